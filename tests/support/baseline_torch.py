@@ -1,4 +1,4 @@
-"""The torch-era placers in literal Python: the oracle of the torch rules and the slow side of benches.
+"""The torch-era placers in literal Python: oracle of the rules, slow side of the benches.
 
 An event loop re-scores every ready op on every device after every single commit. Transfers run in
 parallel, nothing is freed, and every edge is a tensor of its own. Times are float milliseconds,
@@ -8,7 +8,7 @@ memory is in bytes. Nothing here is meant to be fast.
 import math
 from dataclasses import dataclass, field
 
-from baseline_tf import assign_favorites, lp_favorites
+from baseline_lp import assign_favorites, lp_favorites
 
 
 @dataclass
@@ -70,15 +70,13 @@ def event_loop(op_graph, device_graph, favorites):
         commit_startable_ops(run)
         next_time = next_event(run)
     if run.num_placed != op_graph.number_of_nodes():
-        raise AssertionError(
-            f"# scheduled ops={run.num_placed}, # ops={op_graph.number_of_nodes()}"
-        )
+        raise AssertionError(f"# scheduled ops={run.num_placed}, # ops={len(op_graph)}")
     record_graph(op_graph, devices, run.now)
     return op_graph
 
 
 def finish_ops(run):
-    """Make the children of the ops that end now ready, and drag the clocks of idle devices along."""
+    """Make the children of the ops that end now ready; drag the clocks of idle devices along."""
     for device in run.devices:
         if device.last_op is not None and device.free_at == run.now:
             for child in run.graph.successors(device.last_op):
@@ -89,7 +87,7 @@ def finish_ops(run):
 
 
 def commit_startable_ops(run):
-    """Commit the best candidate of all devices, re-score everything, and repeat until none is left."""
+    """Commit the best candidate of all devices, score everything again, until none is left."""
     while True:
         score_all(run)
         best = None
@@ -128,7 +126,7 @@ def earliest_start(run, op, device):
 
 
 def arrival(graph, parent, op, device):
-    """Return when the output of `parent` is on `device`: a transfer starts at once and never queues."""
+    """Return when the output of `parent` is on `device`; a transfer starts at once."""
     end = graph.nodes[parent]["end_ts"]
     if graph.nodes[parent]["p"] == device.index:
         return end
@@ -284,7 +282,8 @@ def m_topo(op_graph, device_graph, uniform=True):
 def build_devices(device_graph):
     """Build the run-time devices in ascending id."""
     return [
-        Device(index, node["memory_limit"]) for index, (_, node) in enumerate(device_graph.nodes(data=True))
+        Device(index, node["memory_limit"])
+        for index, (_, node) in enumerate(device_graph.nodes(data=True))
     ]
 
 

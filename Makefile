@@ -1,0 +1,59 @@
+# README's two commands: `make demo` and `make test`. They need Python 3.11, Rust and make.
+# `make check` is `make test` without the set-up.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+
+# Small solves on several threads cost more than they gain on a busy machine.
+export OMP_NUM_THREADS := 1
+# Cargo and maturin build against the same interpreter.
+export PYO3_PYTHON := $(BIN)/python
+export VIRTUAL_ENV := $(VENV)
+
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name '*.toml')
+
+.PHONY: demo test check build bench lint format clean
+
+demo: build
+	$(BIN)/python benches/demo.py
+
+test: build
+	$(MAKE) check
+
+check: lint
+	cargo test --workspace --exclude baechi-py --locked --quiet
+	$(BIN)/python -m pytest --quiet
+	$(BIN)/python -m pytest --quiet benches --benchmark-disable
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy --strict python/baechi
+	$(BIN)/python -m mypy.stubtest baechi._core
+
+build: $(VENV)/.built
+
+bench: build
+	$(BIN)/python -m pytest benches --benchmark-only
+
+format:
+	cargo fmt --all
+	$(BIN)/ruff check --fix --quiet --select I
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) target python/baechi/_core*.so
+
+$(VENV)/.tools: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python \
+		--requirement pyproject.toml --extra dev --constraint constraints.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES)
+	$(BIN)/maturin develop --release --locked --quiet
+	touch $@

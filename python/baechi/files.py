@@ -1,0 +1,24 @@
+"""Writing a file in one step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes next to the target and renames, so that a reader sees the old file or the new one.
+
+    Raises:
+        OSError: the folder is missing or cannot be written; the old file is then unchanged.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,190 @@
+//! Devices and the links between them; `transfer_ns` is the only place where bytes become time.
+
+use crate::error::{Error, Result};
+use crate::{Bytes, DeviceId, Ns};
+
+/// Columns a cluster is made of, for one graph: kinds and allowed sets are that graph's.
+#[derive(Debug, Clone, Default)]
+pub struct Columns {
+    pub memory_bytes: Vec<Bytes>,
+    pub reserve_bytes: Vec<Bytes>,
+    /// Row of the graph's compute times that holds for each device.
+    pub kind: Vec<i32>,
+    pub speed: Vec<f64>,
+    /// `num_devices x num_devices`, source by destination.
+    pub latency_ns: Vec<Ns>,
+    /// Bytes per second of each link, 0 for infinitely fast.
+    pub bytes_per_s: Vec<i64>,
+    /// Channel each link sends through, -1 for unlimited.
+    pub send_channel: Vec<i32>,
+    pub recv_channel: Vec<i32>,
+    /// `num_sets x num_devices`, nonzero where the graph's set allows the device.
+    pub allowed: Vec<u8>,
+}
+
+/// An immutable cluster.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    pub columns: Columns,
+    pub num_devices: usize,
+    pub num_channels: usize,
+    pub num_sets: usize,
+    /// Memory minus reserve of each device: what a plan may use.
+    pub cap_bytes: Vec<Bytes>,
+}
+
+/// The channels of one link; -1 where it has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    pub send: i32,
+    pub recv: i32,
+}
+
+impl Channels {
+    /// Whether transfers over the link never wait for each other.
+    #[must_use]
+    pub fn unlimited(self) -> bool {
+        self.send < 0 && self.recv < 0
+    }
+}
+
+impl Cluster {
+    /// Checks the columns.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::Value`] for a bad column.
+    pub fn new(columns: Columns) -> Result<Self> {
+        let num_devices = columns.memory_bytes.len();
+        if num_devices == 0 || num_devices > 1 << 15 {
+            return Err(Error::Shape { what: "devices", expected: 1, found: num_devices });
+        }
+        let pairs = num_devices * num_devices;
+        let num_sets = columns.allowed.len() / num_devices;
+        let lengths = [
+            ("reserve_bytes", columns.reserve_bytes.len(), num_devices),
+            ("kind", columns.kind.len(), num_devices),
+            ("speed", columns.speed.len(), num_devices),
+            ("latency_ns", columns.latency_ns.len(), pairs),
+            ("bytes_per_s", columns.bytes_per_s.len(), pairs),
+            ("send_channel", columns.send_channel.len(), pairs),
+            ("recv_channel", columns.recv_channel.len(), pairs),
+            ("allowed", columns.allowed.len(), num_sets * num_devices),
+        ];
+        for (what, found, expected) in lengths {
+            if found != expected {
+                return Err(Error::Shape { what, expected, found });
+            }
+        }
+        let nonnegative = [
+            ("memory_bytes", &columns.memory_bytes),
+            ("reserve_bytes", &columns.reserve_bytes),
+            ("latency_ns", &columns.latency_ns),
+            ("bytes_per_s", &columns.bytes_per_s),
+        ];
+        for (what, column) in nonnegative {
+            if let Some(index) = column.iter().position(|value| *value < 0) {
+                return Err(Error::Value { what, index, value: column[index] });
+            }
+        }
+        if let Some(index) = columns.speed.iter().position(|s| !s.is_finite() || *s <= 0.0) {
+            return Err(Error::Value { what: "speed", index, value: 0 });
+        }
+        let channels = columns.send_channel.iter().chain(&columns.recv_channel);
+        let num_channels = channels.max().map_or(0, |most| usize::try_from(most + 1).unwrap_or(0));
+        if num_channels > 4 * pairs {
+            let what = "channel numbers";
+            return Err(Error::Shape { what, expected: 4 * pairs, found: num_channels });
+        }
+        let cap = |(memory, reserve): (&i64, &i64)| (memory - reserve).min(crate::UNLIMITED);
+        let cap_bytes = columns.memory_bytes.iter().zip(&columns.reserve_bytes).map(cap).collect();
+        Ok(Self { columns, num_devices, num_channels, num_sets, cap_bytes })
+    }
+
+    /// Time to move `bytes` over a link: latency plus bytes over bandwidth, rounded up exactly.
+    #[must_use]
+    pub fn transfer_ns(&self, bytes: Bytes, source: DeviceId, destination: DeviceId) -> Ns {
+        let link = self.link(source, destination);
+        self.columns.latency_ns[link] + wire_ns(bytes, self.columns.bytes_per_s[link])
+    }
+
+    /// The channels that a link uses.
+    #[must_use]
+    pub fn channels(&self, source: DeviceId, destination: DeviceId) -> Channels {
+        let link = self.link(source, destination);
+        Channels { send: self.columns.send_channel[link], recv: self.columns.recv_channel[link] }
+    }
+
+    fn link(&self, source: DeviceId, destination: DeviceId) -> usize {
+        source as usize * self.num_devices + destination as usize
+    }
+}
+
+/// `ceil(bytes * 10^9 / bytes_per_s)`, saturated far beyond any schedule.
+fn wire_ns(bytes: Bytes, bytes_per_s: i64) -> Ns {
+    if bytes == 0 || bytes_per_s == 0 {
+        return 0;
+    }
+    let bytes = bytes.unsigned_abs();
+    let rate = bytes_per_s.unsigned_abs();
+    if let Some(product) = bytes.checked_mul(1_000_000_000) {
+        return i64::try_from(product.div_ceil(rate)).unwrap_or(crate::UNLIMITED);
+    }
+    let exact = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate));
+    i64::try_from(exact).map_or(crate::UNLIMITED, |ns| ns.min(crate::UNLIMITED))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Equal devices of one kind with one link figure; channels as `serial`, `duplex` or `parallel`.
+    pub(crate) fn cluster(caps: &[Bytes], latency_ns: Ns, bytes_per_s: i64, channels: &str) -> Cluster {
+        let num_devices = caps.len();
+        let side = i32::try_from(num_devices).unwrap();
+        let mut send_channel = Vec::new();
+        let mut recv_channel = Vec::new();
+        for source in 0..side {
+            for destination in 0..side {
+                let (send, recv) = match channels {
+                    "serial" => (source, destination),
+                    "duplex" => (2 * source, 2 * destination + 1),
+                    _ => (-1, -1),
+                };
+                send_channel.push(send);
+                recv_channel.push(recv);
+            }
+        }
+        Cluster::new(Columns {
+            memory_bytes: caps.to_vec(),
+            reserve_bytes: vec![0; num_devices],
+            kind: vec![0; num_devices],
+            speed: vec![1.0; num_devices],
+            latency_ns: vec![latency_ns; num_devices * num_devices],
+            bytes_per_s: vec![bytes_per_s; num_devices * num_devices],
+            send_channel,
+            recv_channel,
+            allowed: Vec::new(),
+        })
+        .expect("a valid cluster")
+    }
+
+    #[test]
+    fn transfer_times_round_up_exactly() {
+        let cluster = cluster(&[0, 0], 10, 3_000_000_000, "parallel");
+        assert_eq!(cluster.transfer_ns(0, 0, 1), 10);
+        assert_eq!(cluster.transfer_ns(1, 0, 1), 11);
+        assert_eq!(cluster.transfer_ns(3, 0, 1), 11);
+        assert_eq!(cluster.transfer_ns(4, 0, 1), 12);
+        assert_eq!(cluster.transfer_ns(3_000_000_000_000, 0, 1), 10 + 1_000_000_000_000);
+    }
+
+    #[test]
+    fn an_infinitely_fast_link_costs_its_latency() {
+        assert_eq!(cluster(&[0, 0], 7, 0, "serial").transfer_ns(1 << 40, 0, 1), 7);
+    }
+
+    #[test]
+    fn a_cluster_without_devices_is_refused() {
+        assert!(matches!(Cluster::new(Columns::default()), Err(Error::Shape { what: "devices", .. })));
+    }
+}

@@ -1,0 +1,352 @@
+//! Grouping ops that belong together, and contracting groups to single ops without ever making a cycle.
+//!
+//! Baechi, SoCC 2020, section 4 (extended paper, sections 3.1.3 and 3.2): colocation, co-placement and operator fusion.
+//!
+//! Different from the original: a fused op keeps the weights of its members and the peak of what is live
+//! inside it, internal edges are fused until none is left that is safe, and topological numbers are those of the new graph.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::graph::{Columns, FORWARD, Graph};
+use crate::rules::Retention;
+use crate::{Bytes, Ns, OpId};
+
+/// Label of an op that stands for itself.
+const OWN: i32 = -1;
+
+/// Co-placement: every op with exactly one child joins the child's group, in topological order, as long as the group's persistent
+/// bytes stay within `most_bytes` and its ops have a kind in common that can run them. Returns the
+/// group of each op; ops that stay alone keep -1.
+#[must_use]
+pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
+    let num_ops = graph.num_ops;
+    let mut root: Vec<u32> = (0..index(num_ops)).collect();
+    let mut first_of = vec![u32::MAX; num_ops];
+    for (op, label) in (0_u32..).zip(labels) {
+        if let Ok(label) = usize::try_from(*label) {
+            if first_of[label] == u32::MAX {
+                first_of[label] = op;
+            } else {
+                root[op as usize] = first_of[label];
+            }
+        }
+    }
+    let mut bytes = vec![0; num_ops];
+    let mut allowed: Vec<Option<i32>> = vec![None; num_ops];
+    let mut kinds: Vec<Vec<bool>> = (0..num_ops).map(|op| kinds_of(graph, op)).collect();
+    for op in 0..num_ops {
+        let home = find(&mut root, index(op)) as usize;
+        bytes[home] += graph.columns.persistent_bytes[op];
+        let set = graph.columns.allowed_set[op];
+        allowed[home] = allowed[home].or((set >= 0).then_some(set));
+        if home != op {
+            let own = kinds[op].clone();
+            kinds[home].iter_mut().zip(own).for_each(|(can, own)| *can &= own);
+        }
+    }
+    for op in graph.order().iter().copied() {
+        let [child] = graph.children(op) else { continue };
+        let (one, other) = (find(&mut root, op) as usize, find(&mut root, *child) as usize);
+        let sets = (allowed[one], allowed[other]);
+        let agree = sets.0.is_none() || sets.1.is_none() || sets.0 == sets.1;
+        let can_run = kinds[one].iter().zip(&kinds[other]).any(|(one, other)| *one && *other);
+        if one == other || !agree || !can_run || bytes[one] + bytes[other] > most_bytes {
+            continue;
+        }
+        let (kept, gone) = (one.min(other), one.max(other));
+        root[gone] = index(kept);
+        bytes[kept] += bytes[gone];
+        allowed[kept] = sets.0.or(sets.1);
+        let lost = std::mem::take(&mut kinds[gone]);
+        kinds[kept].iter_mut().zip(lost).for_each(|(can, own)| *can &= own);
+    }
+    let mut size = vec![0_u32; num_ops];
+    for op in 0..num_ops {
+        size[find(&mut root, index(op)) as usize] += 1;
+    }
+    let mut number = vec![OWN; num_ops];
+    let mut next = 0;
+    (0..num_ops)
+        .map(|op| {
+            let home = find(&mut root, index(op)) as usize;
+            if size[home] > 1 && number[home] == OWN {
+                number[home] = next;
+                next += 1;
+            }
+            number[home]
+        })
+        .collect()
+}
+
+fn kinds_of(graph: &Graph, op: usize) -> Vec<bool> {
+    (0..graph.num_kinds).map(|kind| graph.columns.compute_ns[kind * graph.num_ops + op] >= 0).collect()
+}
+
+/// A graph whose ops stand for one or more ops of another.
+pub struct Fusion {
+    /// New op of each old op.
+    pub node_of: Vec<u32>,
+    /// Old op that gives each new op its name: the first of its members in topological order.
+    pub first_of: Vec<OpId>,
+    /// Old tensor of each new tensor.
+    pub tensor_of: Vec<u32>,
+    pub columns: Columns,
+}
+
+/// Fuses ops of one group along every edge whose contraction cannot make a cycle: the producer has no other child,
+/// or the consumer no other parent.
+///
+/// Compute times and persistent bytes add up; scratch becomes the most that is live inside at once, scratch included, when the members run in
+/// topological order. Under `Training` retention, outputs of forward ops stay outputs.
+#[must_use]
+pub fn fuse(graph: &Graph, labels: &[i32], retention: Retention) -> Fusion {
+    let root = contract(graph, labels);
+    let mut node_of = vec![u32::MAX; graph.num_ops];
+    let mut first_of: Vec<OpId> = Vec::new();
+    let mut number = vec![u32::MAX; graph.num_ops];
+    for op in 0..graph.num_ops {
+        let home = root[op] as usize;
+        if number[home] == u32::MAX {
+            number[home] = index(first_of.len());
+            first_of.push(OpId::MAX);
+        }
+        node_of[op] = number[home];
+    }
+    for op in graph.order().iter().copied() {
+        let first = &mut first_of[node_of[op as usize] as usize];
+        *first = (*first).min(if *first == OpId::MAX { op } else { *first });
+    }
+    let mut columns = merge_ops(graph, &node_of, &first_of);
+    let tensor_of = keep_tensors(graph, &node_of, retention, &mut columns);
+    columns.scratch_bytes = inner_peaks(graph, &node_of, first_of.len(), &tensor_of);
+    Fusion { node_of, first_of, tensor_of, columns }
+}
+
+/// Root of each op after all safe contractions within groups.
+fn contract(graph: &Graph, labels: &[i32]) -> Vec<u32> {
+    let num_ops = graph.num_ops;
+    let mut root: Vec<u32> = (0..index(num_ops)).collect();
+    let mut children: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); num_ops];
+    let mut parents: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); num_ops];
+    let mut queue = VecDeque::new();
+    for op in graph.order().iter().copied() {
+        for child in graph.children(op) {
+            children[op as usize].insert(*child);
+            parents[*child as usize].insert(op);
+            if labels[op as usize] >= 0 && labels[op as usize] == labels[*child as usize] {
+                queue.push_back((op, *child));
+            }
+        }
+    }
+    // An edge that was unsafe is looked at again when a fusion next to it has changed a degree.
+    while let Some((parent, child)) = queue.pop_front() {
+        let (parent, child) = (find(&mut root, parent), find(&mut root, child));
+        if parent == child || !children[parent as usize].contains(&child) {
+            continue;
+        }
+        if children[parent as usize].len() > 1 && parents[child as usize].len() > 1 {
+            continue;
+        }
+        root[child as usize] = parent;
+        children[parent as usize].remove(&child);
+        for next in std::mem::take(&mut children[child as usize]) {
+            parents[next as usize].remove(&child);
+            parents[next as usize].insert(parent);
+            children[parent as usize].insert(next);
+        }
+        for earlier in std::mem::take(&mut parents[child as usize]) {
+            if earlier != parent {
+                children[earlier as usize].remove(&child);
+                children[earlier as usize].insert(parent);
+                parents[parent as usize].insert(earlier);
+            }
+        }
+        let label = labels[parent as usize];
+        for next in &children[parent as usize] {
+            if labels[*next as usize] == label {
+                queue.push_back((parent, *next));
+            }
+        }
+        for earlier in &parents[parent as usize] {
+            if labels[*earlier as usize] == label {
+                queue.push_back((*earlier, parent));
+            }
+        }
+    }
+    (0..index(num_ops)).map(|op| find(&mut root, op)).collect()
+}
+
+fn merge_ops(graph: &Graph, node_of: &[u32], first_of: &[OpId]) -> Columns {
+    let old = &graph.columns;
+    let num_nodes = first_of.len();
+    let mut compute_ns: Vec<Ns> = vec![0; graph.num_kinds * num_nodes];
+    let mut columns = Columns {
+        persistent_bytes: vec![0; num_nodes],
+        group: vec![OWN; num_nodes],
+        allowed_set: vec![OWN; num_nodes],
+        role: first_of.iter().map(|op| old.role[*op as usize]).collect(),
+        forward_op: vec![OWN; num_nodes],
+        ..Columns::default()
+    };
+    for (op, node) in node_of.iter().map(|node| *node as usize).enumerate() {
+        for kind in 0..graph.num_kinds {
+            let time = old.compute_ns[kind * graph.num_ops + op];
+            let sum = &mut compute_ns[kind * num_nodes + node];
+            *sum = if *sum < 0 || time < 0 { -1 } else { *sum + time };
+        }
+        columns.persistent_bytes[node] += old.persistent_bytes[op];
+        columns.group[node] = columns.group[node].max(old.group[op]);
+        columns.allowed_set[node] = columns.allowed_set[node].max(old.allowed_set[op]);
+        if let Ok(forward) = usize::try_from(old.forward_op[op])
+            && node_of[forward] as usize != node
+            && columns.forward_op[node] == OWN
+        {
+            columns.forward_op[node] = i32::try_from(node_of[forward]).expect("31 bits");
+        }
+    }
+    columns.compute_ns = compute_ns;
+    columns
+}
+
+/// Keeps the tensors that leave their node, or that nothing frees; returns their old indices.
+fn keep_tensors(
+    graph: &Graph,
+    node_of: &[u32],
+    retention: Retention,
+    columns: &mut Columns,
+) -> Vec<u32> {
+    let old = &graph.columns;
+    let mut number = vec![-1; graph.num_tensors];
+    let mut tensor_of = Vec::new();
+    for tensor in 0..index(graph.num_tensors) {
+        let producer = graph.producer(tensor) as usize;
+        let home = node_of[producer];
+        let kept = retention == Retention::Training && old.role[producer] == FORWARD;
+        let consumers = graph.consumers(tensor);
+        let leaves = consumers.iter().any(|op| node_of[*op as usize] != home);
+        if leaves || kept || consumers.is_empty() {
+            let at = tensor as usize;
+            number[at] = i32::try_from(tensor_of.len()).expect("31 bits");
+            tensor_of.push(tensor);
+            columns.tensor_producer.push(i32::try_from(home).expect("31 bits"));
+            columns.tensor_bytes.push(old.tensor_bytes[at]);
+            columns.tensor_transfer_ns.push(old.tensor_transfer_ns[at]);
+            columns.tensor_class.push(old.tensor_class[at]);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for (tensor, consumer) in old.edge_tensor.iter().zip(&old.edge_consumer) {
+        let at = usize::try_from(*tensor).expect("checked");
+        let node = node_of[usize::try_from(*consumer).expect("checked")];
+        let home = node_of[graph.producer(index(at)) as usize];
+        if node != home && seen.insert((number[at], node)) {
+            columns.edge_tensor.push(number[at]);
+            columns.edge_consumer.push(i32::try_from(node).expect("31 bits"));
+        }
+    }
+    tensor_of
+}
+
+/// Most bytes of vanished tensors plus scratch that are live in each node at once.
+fn inner_peaks(graph: &Graph, node_of: &[u32], num_nodes: usize, kept: &[u32]) -> Vec<Bytes> {
+    let mut is_inner = vec![true; graph.num_tensors];
+    for tensor in kept {
+        is_inner[*tensor as usize] = false;
+    }
+    let mut uses: Vec<usize> =
+        (0..index(graph.num_tensors)).map(|tensor| graph.consumers(tensor).len()).collect();
+    let mut live = vec![0; num_nodes];
+    let mut peak = vec![0; num_nodes];
+    for op in graph.order().iter().copied() {
+        let node = node_of[op as usize] as usize;
+        for tensor in graph.outputs(op).iter().filter(|tensor| is_inner[**tensor as usize]) {
+            live[node] += graph.columns.tensor_bytes[*tensor as usize];
+        }
+        peak[node] = peak[node].max(live[node] + graph.columns.scratch_bytes[op as usize]);
+        for tensor in graph.inputs(op).iter().filter(|tensor| is_inner[**tensor as usize]) {
+            uses[*tensor as usize] -= 1;
+            if uses[*tensor as usize] == 0 {
+                live[node] -= graph.columns.tensor_bytes[*tensor as usize];
+            }
+        }
+    }
+    peak
+}
+
+fn find(root: &mut [u32], mut op: u32) -> u32 {
+    while root[op as usize] != op {
+        root[op as usize] = root[root[op as usize] as usize];
+        op = root[op as usize];
+    }
+    op
+}
+
+fn index(at: usize) -> u32 {
+    u32::try_from(at).expect("checked to fit 31 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::tests::{columns, graph};
+
+    fn fused(ops: &[Ns], edges: &[(i32, i32, Bytes)], labels: &[i32]) -> (Fusion, Graph) {
+        let fusion = fuse(&graph(ops, edges), labels, Retention::Liveness);
+        let new = Graph::new(fusion.columns.clone()).expect("never a cycle");
+        (fusion, new)
+    }
+
+    #[test]
+    fn a_chain_of_one_group_becomes_one_op_with_its_inner_peak() {
+        let (_, new) = fused(&[1, 2, 3], &[(0, 1, 5), (1, 2, 7)], &[0, 0, 0]);
+        assert_eq!((new.num_ops, new.num_tensors), (1, 0));
+        assert_eq!(new.columns.compute_ns, [6]);
+        assert_eq!(new.columns.scratch_bytes, [12]);
+    }
+
+    #[test]
+    fn a_group_that_another_op_splits_stays_apart() {
+        // 0 -> 1 -> 2 and 0 -> 2; 0 and 2 share a group, 1 does not: fusing them would make a cycle.
+        let (fusion, new) = fused(&[1; 3], &[(0, 1, 0), (1, 2, 0), (0, 2, 0)], &[0, -1, 0]);
+        assert_eq!(new.num_ops, 3);
+        assert_eq!(fusion.node_of, [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_edge_becomes_safe_when_its_neighbor_is_fused() {
+        // The diamond fuses wholly: first the arms into their ends, then the two that are left.
+        let edges = [(0, 1, 1), (0, 2, 1), (1, 3, 1), (2, 3, 1)];
+        let (_, new) = fused(&[1; 4], &edges, &[0; 4]);
+        assert_eq!(new.num_ops, 1);
+    }
+
+    #[test]
+    fn weights_of_fused_ops_are_kept() {
+        let mut old = columns(&[1, 1], &[(0, 1, 3)]);
+        old.persistent_bytes = vec![8, 9];
+        let fusion = fuse(&Graph::new(old).unwrap(), &[0, 0], Retention::Liveness);
+        assert_eq!(fusion.columns.persistent_bytes, [17]);
+    }
+
+    #[test]
+    fn training_keeps_forward_outputs_that_vanish_in_inference() {
+        let old = graph(&[1, 1], &[(0, 1, 3)]);
+        let fusion = fuse(&old, &[0, 0], Retention::Training);
+        assert_eq!(fusion.columns.tensor_bytes, [3]);
+        assert_eq!(fusion.columns.scratch_bytes, [0]);
+    }
+
+    #[test]
+    fn coplacement_joins_only_children_without_siblings() {
+        let graph = graph(&[1; 4], &[(0, 1, 0), (1, 2, 0), (1, 3, 0)]);
+        assert_eq!(coplace(&graph, &[-1; 4], Bytes::MAX), [0, 0, -1, -1]);
+    }
+
+    #[test]
+    fn coplacement_stops_where_a_group_grows_too_large() {
+        let mut old = columns(&[1; 3], &[(0, 1, 0), (1, 2, 0)]);
+        old.persistent_bytes = vec![4, 4, 4];
+        let graph = Graph::new(old).unwrap();
+        assert_eq!(coplace(&graph, &[-1; 3], 8), [0, 0, -1]);
+    }
+}

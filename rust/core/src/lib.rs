@@ -1,0 +1,40 @@
+//! Placing and simulating operator graphs.
+//!
+//! Reading order: `graph` and `cluster` (what is given), `problem` (both together), `schedule` (what
+//! comes out), `memory`, `timeline` and `list` (how physical rules place), `simulate` (how a decision
+//! becomes a schedule), `original` (the two original placers' rules), `place` (the algorithms).
+//!
+//! The crate knows no Python, no clock and no randomness but a seed that is an argument. It speaks in
+//! indices; names stay with the caller.
+
+pub mod cluster;
+pub mod error;
+pub mod fifo;
+pub mod graph;
+pub mod group;
+pub mod list;
+pub mod memory;
+pub mod original;
+pub mod place;
+pub mod problem;
+pub mod rules;
+pub mod schedule;
+pub mod simulate;
+pub mod timeline;
+
+/// Index of an op, in the graph's insertion order.
+pub type OpId = u32;
+/// Index of a tensor.
+pub type TensorId = u32;
+/// Index of a device.
+pub type DeviceId = u32;
+/// A moment or a duration in integer nanoseconds (under the originals' rules: in their own unit).
+pub type Ns = i64;
+/// An amount of memory in bytes.
+pub type Bytes = i64;
+
+/// Asked now and then by long calls; `true` means stop with `Error::Cancelled`.
+pub type Cancelled<'a> = &'a dyn Fn() -> bool;
+
+/// A limit that is never reached, and far enough from overflow to be added to.
+pub const UNLIMITED: i64 = 1 << 61;

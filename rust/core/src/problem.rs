@@ -1,0 +1,249 @@
+//! A graph and a cluster together: what each op costs on each device, and where it may run.
+
+use crate::cluster::{Channels, Cluster};
+use crate::error::{Error, Result};
+use crate::graph::{FORWARD, Graph};
+use crate::rules::Retention;
+use crate::{Bytes, Cancelled, DeviceId, Ns, OpId, TensorId, UNLIMITED};
+
+/// Everything a placer or simulator is given. Borrowed, immutable.
+pub struct Problem<'a> {
+    pub graph: &'a Graph,
+    pub cluster: &'a Cluster,
+    pub retention: Retention,
+    cancelled: Cancelled<'a>,
+    /// Compute times per class of device (same kind and speed), -1 where it cannot run.
+    class_ns: Vec<Vec<Ns>>,
+    class_of: Vec<usize>,
+}
+
+impl<'a> Problem<'a> {
+    /// Joins a graph and a cluster.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where their indices do not match, [`Error::NowhereToRun`] for an op that no device
+    /// may run, [`Error::GroupNowhereToRun`] for a group without a common device, [`Error::Overflow`] if
+    /// a schedule could exceed 64 bits.
+    pub fn new(
+        graph: &'a Graph,
+        cluster: &'a Cluster,
+        retention: Retention,
+        cancelled: Cancelled<'a>,
+    ) -> Result<Self> {
+        check_indices(graph, cluster)?;
+        let (class_ns, class_of) = compute_classes(graph, cluster);
+        let problem = Self { graph, cluster, retention, cancelled, class_ns, class_of };
+        problem.check_homes()?;
+        problem.check_length()?;
+        Ok(problem)
+    }
+
+    /// Number of ops as an index type.
+    #[must_use]
+    pub fn num_ops(&self) -> u32 {
+        u32::try_from(self.graph.num_ops).expect("checked to fit 31 bits")
+    }
+
+    /// All devices, in cluster order.
+    #[must_use]
+    pub fn devices(&self) -> std::ops::Range<DeviceId> {
+        0..u32::try_from(self.cluster.num_devices).expect("checked to fit 15 bits")
+    }
+
+    /// Compute time of an op on a device that may run it.
+    #[must_use]
+    pub fn compute_ns(&self, op: OpId, device: DeviceId) -> Ns {
+        self.class_ns[self.class_of[device as usize]][op as usize]
+    }
+
+    /// Whether kind and pins let the op run on the device.
+    #[must_use]
+    pub fn may_run(&self, op: OpId, device: DeviceId) -> bool {
+        if self.compute_ns(op, device) < 0 {
+            return false;
+        }
+        match usize::try_from(self.graph.columns.allowed_set[op as usize]) {
+            Ok(set) => {
+                self.cluster.columns.allowed[set * self.cluster.num_devices + device as usize] != 0
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Whether every member of the op's group may run on the device.
+    #[must_use]
+    pub fn group_may_run(&self, op: OpId, device: DeviceId) -> bool {
+        match self.graph.group(op) {
+            Some(group) => {
+                self.graph.members().of(group).iter().all(|member| self.may_run(*member, device))
+            }
+            None => self.may_run(op, device),
+        }
+    }
+
+    /// Transfer time of a tensor between two different devices.
+    #[must_use]
+    pub fn transfer_ns(&self, tensor: TensorId, source: DeviceId, destination: DeviceId) -> Ns {
+        let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
+        if given >= 0 {
+            return given;
+        }
+        self.cluster.transfer_ns(self.graph.columns.tensor_bytes[tensor as usize], source, destination)
+    }
+
+    /// Channels of the link between two devices.
+    #[must_use]
+    pub fn channels(&self, source: DeviceId, destination: DeviceId) -> Channels {
+        self.cluster.channels(source, destination)
+    }
+
+    /// Bytes of a tensor.
+    #[must_use]
+    pub fn tensor_bytes(&self, tensor: TensorId) -> Bytes {
+        self.graph.columns.tensor_bytes[tensor as usize]
+    }
+
+    /// Persistent bytes of an op.
+    #[must_use]
+    pub fn persistent_bytes(&self, op: OpId) -> Bytes {
+        self.graph.columns.persistent_bytes[op as usize]
+    }
+
+    /// Scratch bytes of an op.
+    #[must_use]
+    pub fn scratch_bytes(&self, op: OpId) -> Bytes {
+        self.graph.columns.scratch_bytes[op as usize]
+    }
+
+    /// Whether a tensor stays on its producer's device to the end of the step.
+    #[must_use]
+    pub fn is_kept(&self, tensor: TensorId) -> bool {
+        let role = self.graph.columns.role[self.graph.producer(tensor) as usize];
+        self.graph.consumers(tensor).is_empty()
+            || (self.retention == Retention::Training && role == FORWARD)
+    }
+
+    /// Stops a long call when the caller asked for it; cheap enough for every few hundred steps.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`].
+    pub fn check_cancelled(&self) -> Result<()> {
+        if (self.cancelled)() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    fn check_homes(&self) -> Result<()> {
+        for op in 0..self.num_ops() {
+            if !self.devices().any(|device| self.may_run(op, device)) {
+                return Err(Error::NowhereToRun { op });
+            }
+        }
+        let members = self.graph.members();
+        for group in 0..u32::try_from(members.len()).expect("at most one group per op") {
+            if let Some(first) = members.of(group).first()
+                && !self.devices().any(|device| self.group_may_run(*first, device))
+            {
+                return Err(Error::GroupNowhereToRun { op: *first });
+            }
+        }
+        Ok(())
+    }
+
+    /// All compute plus all transfers one after the other must fit.
+    fn check_length(&self) -> Result<()> {
+        let mut total: i128 = 0;
+        for op in 0..self.graph.num_ops {
+            total += i128::from(self.class_ns.iter().map(|ns| ns[op]).max().unwrap_or(0).max(0));
+        }
+        let columns = &self.cluster.columns;
+        let latency = columns.latency_ns.iter().max().copied().unwrap_or(0);
+        let slowest = columns.bytes_per_s.iter().filter(|rate| **rate > 0).min().copied();
+        for tensor in 0..u32::try_from(self.graph.num_tensors).expect("checked to fit 31 bits") {
+            let copies = self.graph.consumers(tensor).len().min(self.cluster.num_devices);
+            let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
+            let bytes = i128::from(self.tensor_bytes(tensor));
+            let wire = slowest.map_or(0, |rate| bytes * 1_000_000_000 / i128::from(rate) + 1);
+            let longest = if given >= 0 { i128::from(given) } else { i128::from(latency) + wire };
+            total += longest * i128::try_from(copies).expect("a small count");
+        }
+        if total < i128::from(UNLIMITED) {
+            Ok(())
+        } else {
+            Err(Error::Overflow { what: "compute and transfer times" })
+        }
+    }
+}
+
+fn check_indices(graph: &Graph, cluster: &Cluster) -> Result<()> {
+    let num_kinds = graph.num_kinds;
+    let kinds = &cluster.columns.kind;
+    let bad_kind = |kind: &i32| usize::try_from(*kind).map_or(true, |kind| kind >= num_kinds);
+    if let Some(index) = kinds.iter().position(bad_kind) {
+        return Err(Error::Value { what: "kind", index, value: i64::from(kinds[index]) });
+    }
+    let sets = &graph.columns.allowed_set;
+    let bad_set = |set: &i32| usize::try_from(*set).is_ok_and(|set| set >= cluster.num_sets);
+    if let Some(index) = sets.iter().position(bad_set) {
+        return Err(Error::Value { what: "allowed_set", index, value: i64::from(sets[index]) });
+    }
+    Ok(())
+}
+
+fn compute_classes(graph: &Graph, cluster: &Cluster) -> (Vec<Vec<Ns>>, Vec<usize>) {
+    let mut keys: Vec<(i32, u64)> = Vec::new();
+    let mut class_ns = Vec::new();
+    let mut class_of = Vec::new();
+    for (kind, speed) in cluster.columns.kind.iter().zip(&cluster.columns.speed) {
+        let key = (*kind, speed.to_bits());
+        let class = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+            keys.push(key);
+            let row = usize::try_from(*kind).expect("checked") * graph.num_ops;
+            let column = &graph.columns.compute_ns[row..row + graph.num_ops];
+            class_ns.push(column.iter().map(|ns| scaled(*ns, *speed)).collect());
+            keys.len() - 1
+        });
+        class_of.push(class);
+    }
+    (class_ns, class_of)
+}
+
+/// `ceil(ns / speed)` in IEEE doubles; exact for a speed of 1.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+fn scaled(ns: Ns, speed: f64) -> Ns {
+    if ns <= 0 || speed.to_bits() == 1.0_f64.to_bits() {
+        return ns;
+    }
+    // The cast saturates; check_length refuses what is too long.
+    (ns as f64 / speed).ceil() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::tests::cluster;
+    use crate::graph::tests::{columns, graph};
+
+    #[test]
+    fn compute_times_are_divided_by_speed_and_rounded_up() {
+        assert_eq!(scaled(10, 3.0), 4);
+        assert_eq!(scaled(9, 3.0), 3);
+        assert_eq!(scaled(-1, 3.0), -1);
+        assert_eq!(scaled(0, 0.5), 0);
+        assert_eq!(scaled(10, 0.5), 20);
+    }
+
+    #[test]
+    fn an_op_that_no_device_may_run_is_refused() {
+        let graph = Graph::new(columns(&[1, -1], &[])).unwrap();
+        let cluster = cluster(&[9], 0, 0, "serial");
+        let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false);
+        assert_eq!(problem.err(), Some(Error::NowhereToRun { op: 1 }));
+    }
+
+    #[test]
+    fn a_schedule_beyond_64_bits_is_refused() {
+        let graph = graph(&[i64::MAX / 2, i64::MAX / 2, 5], &[]);
+        let cluster = cluster(&[9], 0, 0, "serial");
+        let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false);
+        assert!(matches!(problem.err(), Some(Error::Overflow { .. })));
+    }
+}

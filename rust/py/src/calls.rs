@@ -1,0 +1,445 @@
+//! The functions of the border.
+
+use baechi_core::error::{Error, Result};
+use baechi_core::graph::Columns;
+use baechi_core::group;
+use baechi_core::original::OpBytes;
+use baechi_core::place::{self as core_place, Request, favorites};
+use baechi_core::problem::Problem;
+use baechi_core::rules::{Retention, Rules};
+use baechi_core::schedule::{Decision, Schedule};
+use baechi_core::simulate::{self, Waits};
+use baechi_core::{Bytes, DeviceId, Ns, OpId};
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+
+use crate::columns::{PyFlatCluster, PyFlatGraph, PySchedule, event, signed, vector};
+use crate::errors::{detached, exception};
+
+type Column<'py, T> = PyReadonlyArray1<'py, T>;
+type Out<'py, T> = Bound<'py, PyArray1<T>>;
+
+/// Bytes of each op as an original counts them: held, persistent, scratch, peak.
+type Counted<'py> = (Column<'py, i64>, Column<'py, i64>, Column<'py, i64>, Column<'py, i64>);
+
+fn rules_of(py: Python<'_>, name: &str) -> PyResult<Rules> {
+    let unknown = || Error::Unsupported { what: format!("rules \"{name}\"") };
+    Rules::parse(name).ok_or_else(|| exception(py, unknown()))
+}
+
+fn retention_of(py: Python<'_>, name: &str) -> PyResult<Retention> {
+    match name {
+        "liveness" => Ok(Retention::Liveness),
+        "training" => Ok(Retention::Training),
+        _ => Err(exception(py, Error::Unsupported { what: format!("retention \"{name}\"") })),
+    }
+}
+
+fn op_bytes(counted: Option<&Counted<'_>>) -> PyResult<Option<OpBytes>> {
+    let Some((held, persistent, scratch, peak)) = counted else { return Ok(None) };
+    Ok(Some(OpBytes {
+        held: vector(held)?,
+        persistent: vector(persistent)?,
+        scratch: vector(scratch)?,
+        peak: vector(peak)?,
+    }))
+}
+
+fn unsigned(column: &Column<'_, i32>) -> PyResult<Vec<u32>> {
+    Ok(column.as_slice()?.iter().map(|at| u32::try_from(*at).unwrap_or(u32::MAX)).collect())
+}
+
+fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
+    Request {
+        problem,
+        rules,
+        favorites: None,
+        seed: 0,
+        colocation: true,
+        bytes: None,
+        walk: None,
+    }
+}
+
+fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
+    let columns = bytes.map(|b| [b.held.len(), b.persistent.len(), b.scratch.len(), b.peak.len()]);
+    let lengths = columns.into_iter().flatten().chain(walk.map(<[OpId]>::len));
+    for found in lengths {
+        if found != num_ops {
+            return Err(Error::Shape { what: "op bytes or walk", expected: num_ops, found });
+        }
+    }
+    if let Some(op) = walk.into_iter().flatten().find(|op| **op as usize >= num_ops) {
+        return Err(Error::LaunchOrder { op: *op });
+    }
+    Ok(())
+}
+
+/// Places a graph.
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, algorithm, rules, *, retention = "liveness", favorites = None,
+    seed = 0, colocation = true, op_bytes = None, walk = None))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+pub fn place(
+    py: Python<'_>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    algorithm: &str,
+    rules: &str,
+    retention: &str,
+    favorites: Option<Column<'_, i32>>,
+    seed: u64,
+    colocation: bool,
+    op_bytes: Option<Counted<'_>>,
+    walk: Option<Column<'_, i32>>,
+) -> PyResult<PySchedule> {
+    let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
+    let favorites = favorites.as_ref().map(vector).transpose()?;
+    let bytes = self::op_bytes(op_bytes.as_ref())?;
+    let walk = walk.as_ref().map(unsigned).transpose()?;
+    let schedule = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        check_lengths(graph.graph.num_ops, bytes.as_ref(), walk.as_deref())?;
+        let request = Request {
+            favorites: favorites.as_deref(),
+            seed,
+            colocation,
+            bytes: bytes.as_ref(),
+            walk: walk.as_deref(),
+            ..request(&problem, rules)
+        };
+        core_place::place(algorithm, &request)
+    })?;
+    Ok(PySchedule { schedule })
+}
+
+/// Schedules a placement whose launch order is free.
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, device, rules, *, retention = "liveness", op_bytes = None))]
+#[allow(clippy::needless_pass_by_value)]
+pub fn simulate_given(
+    py: Python<'_>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    device: Column<'_, i32>,
+    rules: &str,
+    retention: &str,
+    op_bytes: Option<Counted<'_>>,
+) -> PyResult<PySchedule> {
+    let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
+    let device = unsigned(&device)?;
+    let bytes = self::op_bytes(op_bytes.as_ref())?;
+    let schedule = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        check_lengths(graph.graph.num_ops, bytes.as_ref(), None)?;
+        let request = Request { bytes: bytes.as_ref(), ..request(&problem, rules) };
+        simulate::simulate_given(&request, &device)
+    })?;
+    Ok(PySchedule { schedule })
+}
+
+/// Schedules a placement in a given launch order, with the waits and decision times of its plan.
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, device, order, rules, *, op_wait = None, transfer_wait = None,
+    not_before_ns = None, retention = "liveness", reserve = false))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+pub fn simulate_launched(
+    py: Python<'_>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    device: Column<'_, i32>,
+    order: Column<'_, i32>,
+    rules: &str,
+    op_wait: Option<Column<'_, i64>>,
+    transfer_wait: Option<Column<'_, i64>>,
+    not_before_ns: Option<Column<'_, i64>>,
+    retention: &str,
+    reserve: bool,
+) -> PyResult<PySchedule> {
+    let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
+    let events = |column: &Column<'_, i64>| -> PyResult<Vec<_>> {
+        Ok(column.as_slice()?.iter().map(|code| event(*code)).collect())
+    };
+    let waits = Waits {
+        ops: op_wait.as_ref().map(events).transpose()?.unwrap_or_default(),
+        transfers: transfer_wait.as_ref().map(events).transpose()?.unwrap_or_default(),
+    };
+    let (device, order) = (unsigned(&device)?, unsigned(&order)?);
+    let not_before = not_before_ns.as_ref().map(vector).transpose()?.unwrap_or_default();
+    let schedule = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        let decision = decision(&problem, device, &order, &not_before)?;
+        simulate::check_waits(&problem, &decision, &waits)?;
+        simulate::simulate_launched(&request(&problem, rules), &decision, &waits, reserve)
+    })?;
+    Ok(PySchedule { schedule })
+}
+
+fn decision(
+    problem: &Problem,
+    device: Vec<DeviceId>,
+    order: &[u32],
+    not_before: &[Ns],
+) -> Result<Decision> {
+    let num_ops = problem.graph.num_ops;
+    let lengths = [("devices of the placement", device.len()), ("launch order", order.len())];
+    for (what, found) in lengths {
+        if found != num_ops {
+            return Err(Error::Shape { what, expected: num_ops, found });
+        }
+    }
+    if !not_before.is_empty() && not_before.len() != num_ops {
+        let found = not_before.len();
+        return Err(Error::Shape { what: "not_before_ns", expected: num_ops, found });
+    }
+    let mut launch = vec![u32::MAX; num_ops];
+    for (op, rank) in (0_u32..).zip(order) {
+        match launch.get_mut(*rank as usize) {
+            Some(slot) if *slot == u32::MAX => *slot = op,
+            _ => return Err(Error::LaunchOrder { op }),
+        }
+    }
+    let times = launch.iter().filter_map(|op| not_before.get(*op as usize).copied());
+    Ok(Decision { device, not_before: times.collect(), launch })
+}
+
+/// Runs a schedule's decision again.
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, schedule, rules, *, retention = "liveness", reserve = false))]
+pub fn replay(
+    py: Python<'_>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    schedule: &PySchedule,
+    rules: &str,
+    retention: &str,
+    reserve: bool,
+) -> PyResult<PySchedule> {
+    let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
+    let schedule = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        simulate::replay_schedule(&request(&problem, rules), &schedule.schedule, reserve)
+    })?;
+    Ok(PySchedule { schedule })
+}
+
+/// Makespans and peaks of many placements under physical rules: `[batch]` and `[batch, devices]`.
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, device, order, *, retention = "liveness"))]
+#[allow(clippy::needless_pass_by_value)]
+pub fn simulate_many<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    device: PyReadonlyArray2<'py, i32>,
+    order: Option<PyReadonlyArray2<'py, i32>>,
+    retention: &str,
+) -> PyResult<(Out<'py, i64>, Bound<'py, PyArray2<i64>>)> {
+    let retention = retention_of(py, retention)?;
+    let num_ops = graph.graph.num_ops;
+    let num_devices = cluster.cluster.num_devices;
+    let rows = |column: &PyReadonlyArray2<'py, i32>| -> PyResult<Vec<Vec<u32>>> {
+        let values = column.as_slice()?;
+        let row = |at: usize| &values[at * num_ops..(at + 1) * num_ops];
+        let count = if num_ops == 0 { 0 } else { values.len() / num_ops };
+        let index = |at: &i32| u32::try_from(*at).unwrap_or(u32::MAX);
+        Ok((0..count).map(|at| row(at).iter().map(index).collect()).collect())
+    };
+    let devices = rows(&device)?;
+    let orders = order.as_ref().map(rows).transpose()?;
+    let (makespans, peaks) = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        let request = request(&problem, Rules::Physical);
+        let (mut makespans, mut peaks) = (Vec::new(), Vec::new());
+        for (row, device) in devices.into_iter().enumerate() {
+            let schedule = match &orders {
+                Some(orders) => {
+                    let decision = decision(&problem, device, &orders[row], &[])?;
+                    simulate::replay(&problem, &decision, &Waits::default())?
+                }
+                None => simulate::simulate_given(&request, &device)?,
+            };
+            makespans.push(schedule.makespan);
+            peaks.extend(schedule.peak);
+        }
+        Ok((makespans, peaks))
+    })?;
+    let peaks = Array2::from_shape_vec((makespans.len(), num_devices), peaks);
+    let peaks = peaks.expect("one peak per placement and device");
+    Ok((makespans.into_pyarray(py), peaks.into_pyarray(py)))
+}
+
+/// Use of each device's memory over time: (time in ns, bytes after it) per device.
+#[pyfunction]
+#[pyo3(signature = (graph, cluster, schedule, *, retention = "liveness"))]
+pub fn memory_curves<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    schedule: &PySchedule,
+    retention: &str,
+) -> PyResult<Vec<(Out<'py, i64>, Out<'py, i64>)>> {
+    let retention = retention_of(py, retention)?;
+    let curves = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        Ok(simulate::memory_curves(&problem, &schedule.schedule))
+    })?;
+    let columns = |curve: simulate::MemoryCurve| {
+        (curve.time.into_pyarray(py), curve.bytes.into_pyarray(py))
+    };
+    Ok(curves.into_iter().map(columns).collect())
+}
+
+/// Edges of m-SCT's linear program: parent, child, transfer time per pair; compute time per op.
+#[pyfunction]
+pub fn pairs<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    rules: &str,
+) -> PyResult<(Out<'py, i32>, Out<'py, i32>, Out<'py, i64>, Out<'py, i64>)> {
+    let rules = rules_of(py, rules)?;
+    let pairs = detached(py, |cancelled| {
+        let problem =
+            Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        Ok(favorites::pairs(&problem, rules))
+    })?;
+    Ok((
+        indices(py, &pairs.parent),
+        indices(py, &pairs.child),
+        pairs.transfer_ns.into_pyarray(py),
+        pairs.compute_ns.into_pyarray(py),
+    ))
+}
+
+/// Favorite child of each op by the greedy rule, -1 for none.
+#[pyfunction]
+pub fn greedy_favorites<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    rules: &str,
+) -> PyResult<Out<'py, i32>> {
+    let rules = rules_of(py, rules)?;
+    let favorites = detached(py, |cancelled| {
+        let problem =
+            Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        Ok(favorites::greedy(&problem, &favorites::pairs(&problem, rules)))
+    })?;
+    Ok(favorites.into_pyarray(py))
+}
+
+/// Favorite child of each op from the program's values, one per pair.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub fn round_favorites<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    cluster: &PyFlatCluster,
+    rules: &str,
+    values: Column<'py, f64>,
+    threshold: f64,
+) -> PyResult<Out<'py, i32>> {
+    let rules = rules_of(py, rules)?;
+    let values = vector(&values)?;
+    let favorites = detached(py, |cancelled| {
+        let problem =
+            Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        let pairs = favorites::pairs(&problem, rules);
+        favorites::round(graph.graph.num_ops, &pairs, &values, threshold, rules)
+    })?;
+    Ok(favorites.into_pyarray(py))
+}
+
+/// Group of each op after co-placement, -1 for ops that stay alone.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub fn coplace<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    labels: Column<'py, i32>,
+    most_bytes: Bytes,
+) -> PyResult<Out<'py, i32>> {
+    let labels = checked_labels(py, graph, &labels)?;
+    let groups = detached(py, |_| Ok(group::coplace(&graph.graph, &labels, most_bytes)))?;
+    Ok(groups.into_pyarray(py))
+}
+
+/// The columns of a fused graph, in the order of `FlatGraph`, behind (`node_of`, `first_of`, `tensor_of`).
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub fn fuse<'py>(
+    py: Python<'py>,
+    graph: &PyFlatGraph,
+    labels: Column<'py, i32>,
+    retention: &str,
+) -> PyResult<(Out<'py, i32>, Out<'py, i32>, Out<'py, i32>, Vec<Bound<'py, PyAny>>)> {
+    let retention = retention_of(py, retention)?;
+    let labels = checked_labels(py, graph, &labels)?;
+    let fusion = detached(py, |_| Ok(group::fuse(&graph.graph, &labels, retention)))?;
+    let Columns {
+        compute_ns,
+        persistent_bytes,
+        scratch_bytes,
+        group,
+        allowed_set,
+        role,
+        forward_op,
+        tensor_producer,
+        tensor_bytes,
+        tensor_transfer_ns,
+        tensor_class,
+        edge_tensor,
+        edge_consumer,
+    } = fusion.columns;
+    let rows = (graph.graph.num_kinds, fusion.first_of.len());
+    let compute = Array2::from_shape_vec(rows, compute_ns).expect("one row per kind");
+    let columns = vec![
+        compute.into_pyarray(py).into_any(),
+        persistent_bytes.into_pyarray(py).into_any(),
+        scratch_bytes.into_pyarray(py).into_any(),
+        group.into_pyarray(py).into_any(),
+        allowed_set.into_pyarray(py).into_any(),
+        role.into_pyarray(py).into_any(),
+        forward_op.into_pyarray(py).into_any(),
+        tensor_producer.into_pyarray(py).into_any(),
+        tensor_bytes.into_pyarray(py).into_any(),
+        tensor_transfer_ns.into_pyarray(py).into_any(),
+        tensor_class.into_pyarray(py).into_any(),
+        edge_tensor.into_pyarray(py).into_any(),
+        edge_consumer.into_pyarray(py).into_any(),
+    ];
+    let (node_of, first_of) = (indices(py, &fusion.node_of), indices(py, &fusion.first_of));
+    Ok((node_of, first_of, indices(py, &fusion.tensor_of), columns))
+}
+
+fn checked_labels(
+    py: Python<'_>,
+    graph: &PyFlatGraph,
+    labels: &Column<'_, i32>,
+) -> PyResult<Vec<i32>> {
+    let labels = vector(labels)?;
+    let num_ops = graph.graph.num_ops;
+    if labels.len() != num_ops {
+        let found = labels.len();
+        return Err(exception(py, Error::Shape { what: "labels", expected: num_ops, found }));
+    }
+    let bad = |label: &i32| usize::try_from(*label).is_ok_and(|label| label >= num_ops);
+    match labels.iter().position(bad) {
+        Some(index) => {
+            let value = i64::from(labels[index]);
+            Err(exception(py, Error::Value { what: "labels", index, value }))
+        }
+        None => Ok(labels),
+    }
+}
+
+fn indices<'py>(py: Python<'py>, column: &[u32]) -> Out<'py, i32> {
+    column.iter().map(|at| signed(*at)).collect::<Vec<_>>().into_pyarray(py)
+}
+
+#[allow(unused)]
+fn _schedule_is_send(schedule: Schedule) -> impl Send {
+    schedule
+}

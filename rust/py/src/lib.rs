@@ -1,0 +1,29 @@
+//! The Python border of `baechi-core`: numbers in, numbers out, errors as Python exceptions.
+//!
+//! This crate holds no logic. Every function whose cost grows with the graph runs without the interpreter's
+//! lock, can be stopped with Ctrl-C, and turns a panic of ours into an exception.
+
+mod calls;
+mod columns;
+mod errors;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::calls::{
+        coplace, fuse, greedy_favorites, memory_curves, pairs, place, replay, round_favorites,
+        simulate_given, simulate_launched, simulate_many,
+    };
+    #[pymodule_export]
+    use super::columns::{PyFlatCluster, PyFlatGraph, PySchedule};
+    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let names = baechi_core::place::ALGORITHMS.map(|algorithm| algorithm.name);
+        module.add("ALGORITHMS", names)?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

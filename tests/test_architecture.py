@@ -1,0 +1,150 @@
+"""The rules of ARCHITECTURE.md that a machine can check: imports, file lengths, no printing."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "python" / "baechi"
+
+# What a module may import of ours when it is imported itself; "formats/*" is every module there.
+ERRORS = {"errors", "units", "files"}
+GRAPH = ERRORS | {"columns", "checks", "graph"}
+CLUSTER = ERRORS | {"devices", "links", "cluster"}
+DATA = GRAPH | CLUSTER
+PLANS = DATA | {"schedules", "plans"}
+MAY_IMPORT = {
+    "errors": set[str](),
+    "units": {"errors"},
+    "files": {"errors"},
+    "columns": {"errors"},
+    "checks": {"errors", "columns"},
+    "graph": GRAPH,
+    "builder": GRAPH,
+    "devices": ERRORS,
+    "links": ERRORS,
+    "cluster": CLUSTER,
+    "formats/*": DATA | {"builder", "formats/*"},
+    "training_steps": DATA | {"builder"},
+    "workloads": DATA | {"builder", "training_steps"},
+    "schedules": DATA | {"_core"},
+    "plans": PLANS,
+    "grouping": PLANS | {"_core"},
+    "relaxation": DATA | {"_core"},
+    "simulation": PLANS | {"_core"},
+    "placement": PLANS | {"_core", "grouping", "relaxation", "simulation"},
+    "comparison": PLANS | {"_core", "grouping", "relaxation", "simulation", "placement"},
+    "original/*": DATA | {"_core", "relaxation", "original/*"},
+}
+# And what it may import besides when a function of it is called: the way up to what is above it.
+MAY_IMPORT_LATE = {
+    "errors": {"units"},
+    "graph": {"_core", "formats/*"},
+    "cluster": {"_core", "formats/*"},
+    "plans": {"formats/*"},
+    "schedules": {"formats/*"},
+}
+FRAMEWORKS = {"torch", "tensorflow", "highspy", "networkx", "rich", "numpy"}
+# Modules that write to the user.
+MAY_PRINT = {"__main__", "cli"}
+LONGEST = {".py": 300, ".rs": 400}
+# Files above the cap, each with the reason why it is not split.
+MAY_BE_LONGER: dict[str, tuple[int, str]] = {}
+
+
+def module_of(path: Path) -> str:
+    """The name in the tables: "graph", "formats/*", or "" for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return f"{parts[0]}/*" if len(parts) > 1 else parts[0].removesuffix("__init__")
+
+
+def imports(tree: ast.AST, *, late: bool = False) -> Iterator[tuple[str, bool]]:
+    """Modules of ours that are imported, and whether only at call time; not those for types."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            first, *rest = name.split(".")
+            if first == "baechi" and rest:
+                is_folder = (PACKAGE / rest[0]).is_dir()
+                yield (f"{rest[0]}/*" if is_folder else rest[0]), late
+        in_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from imports(node, late=late or in_function)
+
+
+def forbidden_imports(module: str, source: str) -> list[str]:
+    at_once = MAY_IMPORT[module]
+    late = at_once | MAY_IMPORT_LATE.get(module, set())
+    return [
+        f"{module} imports {name}{' at call time' if is_late else ''}"
+        for name, is_late in imports(ast.parse(source))
+        if name != module and name not in (late if is_late else at_once)
+    ]
+
+
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if module_of(path)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
+    assert module_of(path) in MAY_IMPORT, "add the module to MAY_IMPORT and to ARCHITECTURE.md"
+    assert forbidden_imports(module_of(path), path.read_text()) == []
+
+
+def test_a_planted_import_is_found() -> None:
+    upward = "from baechi import plans\nimport baechi.placement\n"
+    assert forbidden_imports("graph", upward) == [
+        "graph imports plans",
+        "graph imports placement",
+    ]
+    assert forbidden_imports("graph", "from baechi import _core") == ["graph imports _core"]
+    assert forbidden_imports("graph", "def f():\n    from baechi import _core") == []
+    assert forbidden_imports("units", "def f():\n    from baechi.graph import Graph") == [
+        "units imports graph at call time"
+    ]
+    assert forbidden_imports("graph", "if TYPE_CHECKING:\n    from baechi.plans import Plan") == []
+
+
+def test_every_row_of_the_table_is_in_the_architecture_document() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rows = text.split("Who may import whom")[1].split("```")[1].strip().splitlines()
+    documented = {name for row in rows for name in row.split("  ")[0].split(", ")}
+    assert set(MAY_IMPORT) - documented == set()
+
+
+def test_importing_baechi_loads_no_framework_and_no_numpy() -> None:
+    program = "import sys, baechi; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert FRAMEWORKS & set(done.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_does_not_print(path: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    prints = [call.lineno for call in calls if ast.unparse(call.func) == "print"]
+    assert prints == [] or module_of(path) in MAY_PRINT
+
+
+def test_files_stay_short_enough_to_read() -> None:
+    too_long = []
+    for folder in ("python", "tests", "benches", "rust"):
+        for path in (ROOT / folder).rglob("*"):
+            name = path.relative_to(ROOT).as_posix()
+            cap = MAY_BE_LONGER.get(name, (LONGEST.get(path.suffix, 10**9), ""))[0]
+            if path.is_file() and "target" not in path.parts and path.suffix in LONGEST:
+                length = len(path.read_text().splitlines())
+                if length > cap:
+                    too_long.append(f"{name} has {length} lines, its cap is {cap}")
+    assert too_long == []
