@@ -138,7 +138,12 @@ pub(crate) mod tests {
     use super::*;
 
     /// Equal devices of one kind with one link figure; channels as `serial`, `duplex` or `parallel`.
-    pub(crate) fn cluster(caps: &[Bytes], latency_ns: Ns, bytes_per_s: i64, channels: &str) -> Cluster {
+    pub(crate) fn cluster(
+        caps: &[Bytes],
+        latency_ns: Ns,
+        bytes_per_s: i64,
+        channels: &str,
+    ) -> Cluster {
         let num_devices = caps.len();
         let side = i32::try_from(num_devices).unwrap();
         let mut send_channel = Vec::new();
@@ -185,6 +190,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_cluster_without_devices_is_refused() {
-        assert!(matches!(Cluster::new(Columns::default()), Err(Error::Shape { what: "devices", .. })));
+        assert!(matches!(
+            Cluster::new(Columns::default()),
+            Err(Error::Shape { what: "devices", .. })
+        ));
     }
 }

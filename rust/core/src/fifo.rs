@@ -16,6 +16,7 @@ use crate::{DeviceId, Ns, OpId};
 ///
 /// # Errors
 /// [`Error::WrongDevice`], [`Error::Cancelled`].
+#[allow(clippy::too_many_lines)] // one loop, as in the original
 pub fn run(problem: &Problem, bytes: &OpBytes, device: &[DeviceId]) -> Result<Schedule> {
     let graph = problem.graph;
     let num_devices = problem.cluster.num_devices;

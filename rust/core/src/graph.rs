@@ -1,6 +1,7 @@
 //! The operator graph as flat columns: ops, tensors, and the edges that join a tensor to its consumers.
 
 use crate::error::{Error, Result};
+use crate::lists::Lists;
 use crate::{Bytes, Ns, OpId, TensorId};
 
 /// Role of an op in a training step.
@@ -48,56 +49,6 @@ pub struct Graph {
     order: Vec<OpId>,
 }
 
-/// A list of indices per item, in one allocation.
-#[derive(Debug, Clone, Default)]
-pub struct Lists {
-    start: Vec<u32>,
-    items: Vec<u32>,
-}
-
-impl Lists {
-    /// Groups the pairs by key, keeping their order within a key.
-    pub fn group<I>(num_keys: usize, pairs: I) -> Self
-    where
-        I: Iterator<Item = (u32, u32)> + Clone,
-    {
-        let mut start = vec![0_u32; num_keys + 1];
-        for (key, _) in pairs.clone() {
-            start[key as usize + 1] += 1;
-        }
-        for key in 0..num_keys {
-            start[key + 1] += start[key];
-        }
-        let mut next = start.clone();
-        let mut items = vec![0_u32; start[num_keys] as usize];
-        for (key, item) in pairs {
-            let at = &mut next[key as usize];
-            items[*at as usize] = item;
-            *at += 1;
-        }
-        Self { start, items }
-    }
-
-    /// The items of one key.
-    #[must_use]
-    pub fn of(&self, key: u32) -> &[u32] {
-        let key = key as usize;
-        &self.items[self.start[key] as usize..self.start[key + 1] as usize]
-    }
-
-    /// Number of keys.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.start.len().saturating_sub(1)
-    }
-
-    /// Whether there are no keys.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 impl Graph {
     /// Checks the columns and derives adjacency and topological order.
     ///
@@ -119,19 +70,17 @@ impl Graph {
         let outputs = Lists::group(num_ops, producers.zip(0_u32..));
         let out_edges =
             Lists::group(num_ops, edges().map(|(tensor, op)| (producer_of(*tensor), index(*op))));
-        let children = without_repeats(&out_edges, num_ops);
+        let children = out_edges.without_repeats(num_ops);
         let groups = columns.group.iter().zip(0_u32..).filter(|(group, _)| **group >= 0);
         let num_groups = columns.group.iter().max().map_or(0, |most| (most + 1).max(0));
-        let members = Lists::group(
-            index(num_groups) as usize,
-            groups.map(|(group, op)| (index(*group), op)),
-        );
+        let members =
+            Lists::group(index(num_groups) as usize, groups.map(|(group, op)| (index(*group), op)));
         let mut output_bytes = vec![0; num_ops];
         for (producer, bytes) in columns.tensor_producer.iter().zip(&columns.tensor_bytes) {
             output_bytes[index(*producer) as usize] += bytes;
         }
         let mut num_parents = vec![0; num_ops];
-        for child in &children.items {
+        for child in children.all() {
             num_parents[*child as usize] += 1;
         }
         let order = topological_order(&children, &num_parents)?;
@@ -222,23 +171,6 @@ fn index(value: i32) -> u32 {
     u32::try_from(value).expect("columns are checked before they are indexed")
 }
 
-fn without_repeats(lists: &Lists, num_items: usize) -> Lists {
-    let mut seen_by = vec![u32::MAX; num_items];
-    let mut start = Vec::with_capacity(lists.start.len());
-    let mut items = Vec::with_capacity(lists.items.len());
-    start.push(0);
-    for key in 0..u32::try_from(lists.len()).expect("checked to fit 31 bits") {
-        for item in lists.of(key) {
-            if seen_by[*item as usize] != key {
-                seen_by[*item as usize] = key;
-                items.push(*item);
-            }
-        }
-        start.push(u32::try_from(items.len()).expect("not more than there were"));
-    }
-    Lists { start, items }
-}
-
 fn topological_order(children: &Lists, num_parents: &[u32]) -> Result<Vec<OpId>> {
     let mut waiting = num_parents.to_vec();
     let mut order: Vec<OpId> = Vec::with_capacity(waiting.len());
@@ -283,7 +215,7 @@ fn check_columns(columns: &Columns, num_ops: usize, num_tensors: usize) -> Resul
     if num_ops >= i32::MAX as usize || num_tensors >= i32::MAX as usize {
         return Err(Error::Overflow { what: "number of ops or tensors" });
     }
-    let num_kinds = if num_ops == 0 { 1 } else { columns.compute_ns.len() / num_ops };
+    let num_kinds = columns.compute_ns.len().checked_div(num_ops).unwrap_or(1);
     let lengths = [
         ("compute_ns", columns.compute_ns.len(), num_kinds.max(1) * num_ops),
         ("scratch_bytes", columns.scratch_bytes.len(), num_ops),

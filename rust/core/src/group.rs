@@ -45,7 +45,9 @@ pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
         }
     }
     for op in graph.order().iter().copied() {
-        let [child] = graph.children(op) else { continue };
+        let [child] = graph.children(op) else {
+            continue;
+        };
         let (one, other) = (find(&mut root, op) as usize, find(&mut root, *child) as usize);
         let sets = (allowed[one], allowed[other]);
         let agree = sets.0.is_none() || sets.1.is_none() || sets.0 == sets.1;
@@ -79,7 +81,9 @@ pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
 }
 
 fn kinds_of(graph: &Graph, op: usize) -> Vec<bool> {
-    (0..graph.num_kinds).map(|kind| graph.columns.compute_ns[kind * graph.num_ops + op] >= 0).collect()
+    (0..graph.num_kinds)
+        .map(|kind| graph.columns.compute_ns[kind * graph.num_ops + op] >= 0)
+        .collect()
 }
 
 /// A graph whose ops stand for one or more ops of another.

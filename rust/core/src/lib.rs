@@ -7,16 +7,22 @@
 //! The crate knows no Python, no clock and no randomness but a seed that is an argument. It speaks in
 //! indices; names stay with the caller.
 
+pub mod channels;
 pub mod cluster;
+pub mod curve;
 pub mod error;
 pub mod fifo;
 pub mod graph;
 pub mod group;
+pub mod launch;
+mod ledger;
 pub mod list;
+pub mod lists;
 pub mod memory;
 pub mod original;
 pub mod place;
 pub mod problem;
+pub mod request;
 pub mod rules;
 pub mod schedule;
 pub mod simulate;

@@ -20,9 +20,15 @@ use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
 pub enum Room {
     Fits,
     /// Not now; perhaps when something is freed.
-    Short { needed: Bytes, free: Bytes },
+    Short {
+        needed: Bytes,
+        free: Bytes,
+    },
     /// Never, for want of memory.
-    Full { needed: Bytes, free: Bytes },
+    Full {
+        needed: Bytes,
+        free: Bytes,
+    },
     /// Never, for other reasons: another home, a kind that cannot run it.
     Never,
 }
@@ -369,14 +375,20 @@ impl<'a, T: Timeline> Loop<'a, T> {
 
     /// For each idle device the favorite child it waits for, if it does.
     fn waits(&mut self) -> Vec<Option<OpId>> {
-        let Some(favorites) = self.policy.favorites else { return Vec::new() };
+        let Some(favorites) = self.policy.favorites else {
+            return Vec::new();
+        };
         let mut waits = vec![None; self.problem.cluster.num_devices];
         for device in self.problem.devices() {
             if self.busy[device as usize] {
                 continue;
             }
-            let Some(last) = self.last[device as usize] else { continue };
-            let Ok(favorite) = u32::try_from(favorites[last as usize]) else { continue };
+            let Some(last) = self.last[device as usize] else {
+                continue;
+            };
+            let Ok(favorite) = u32::try_from(favorites[last as usize]) else {
+                continue;
+            };
             if self.state[favorite as usize] == State::Ready
                 && self.timeline.bound_to(favorite).is_none()
                 && self.is_offered(favorite, device)
@@ -440,15 +452,13 @@ impl<'a, T: Timeline> Loop<'a, T> {
         let ready: Vec<u32> = self.urgent.iter().map(|(_, rank)| *rank).collect();
         for rank in ready {
             let op = self.op_of[rank as usize];
-            if !self.is_offered(op, device)
-                || self.timeline.room_for_one(op, device) != Room::Fits
+            if !self.is_offered(op, device) || self.timeline.room_for_one(op, device) != Room::Fits
             {
                 continue;
             }
             let mut urgent = 0;
             for other in self.problem.devices() {
-                if self.is_offered(op, other)
-                    && self.timeline.room_for_one(op, other) == Room::Fits
+                if self.is_offered(op, other) && self.timeline.room_for_one(op, other) == Room::Fits
                 {
                     urgent = urgent.max(self.start_on(op, other));
                 }

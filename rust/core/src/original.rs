@@ -4,8 +4,8 @@
 //! inputs as if sent in parallel, outputs are freed when their last consumer starts, and received copies
 //! are free (TensorFlow) or charged per edge (PyTorch).
 
-use crate::graph::Lists;
 use crate::list::{Effects, Room, Timeline};
+use crate::lists::Lists;
 use crate::problem::Problem;
 use crate::schedule::{Decision, Executor, Schedule, Transfer};
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
@@ -189,7 +189,15 @@ impl<'p> TensorFlow<'p> {
     /// The schedule of what was committed in this launch order.
     #[must_use]
     pub fn into_schedule(self, decision: &Decision) -> Schedule {
-        finished(self.problem, decision, self.start, self.end, self.transfers, self.peak, self.peak_op)
+        finished(
+            self.problem,
+            decision,
+            self.start,
+            self.end,
+            self.transfers,
+            self.peak,
+            self.peak_op,
+        )
     }
 
     fn available(&self, op: OpId, device: DeviceId) -> Bytes {
@@ -338,7 +346,9 @@ impl Timeline for TensorFlow<'_> {
                 continue;
             }
             let mut total = None;
-            for tensor in tensors.iter().copied().filter(|tensor| !is_order_only(self.problem, *tensor)) {
+            for tensor in
+                tensors.iter().copied().filter(|tensor| !is_order_only(self.problem, *tensor))
+            {
                 let cached = self.cached(tensor, device);
                 if cached < 0 {
                     *total.get_or_insert(0) += self.transfer_ns(tensor, source, device);
@@ -473,7 +483,15 @@ impl<'p> PyTorch<'p> {
     /// The schedule of what was committed in this launch order.
     #[must_use]
     pub fn into_schedule(self, decision: &Decision) -> Schedule {
-        finished(self.problem, decision, self.start, self.end, self.transfers, self.peak, self.peak_op)
+        finished(
+            self.problem,
+            decision,
+            self.start,
+            self.end,
+            self.transfers,
+            self.peak,
+            self.peak_op,
+        )
     }
 
     /// Peak of each device in the placer's own book.

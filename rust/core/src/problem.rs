@@ -88,7 +88,11 @@ impl<'a> Problem<'a> {
         if given >= 0 {
             return given;
         }
-        self.cluster.transfer_ns(self.graph.columns.tensor_bytes[tensor as usize], source, destination)
+        self.cluster.transfer_ns(
+            self.graph.columns.tensor_bytes[tensor as usize],
+            source,
+            destination,
+        )
     }
 
     /// Channels of the link between two devices.
@@ -129,6 +133,26 @@ impl<'a> Problem<'a> {
     /// [`Error::Cancelled`].
     pub fn check_cancelled(&self) -> Result<()> {
         if (self.cancelled)() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Times that no schedule can beat: the longest path of compute times, and all of them spread evenly over the
+    /// devices, each op on the fastest device that may run it.
+    #[must_use]
+    pub fn lower_bounds(&self) -> (Ns, Ns) {
+        let mut begin = vec![0; self.graph.num_ops];
+        let (mut path, mut work) = (0, 0);
+        for op in self.graph.order().iter().copied() {
+            let homes = self.devices().filter(|device| self.may_run(op, *device));
+            let fastest = homes.map(|device| self.compute_ns(op, device)).min().unwrap_or(0);
+            let end = begin[op as usize] + fastest;
+            work += fastest;
+            path = path.max(end);
+            for child in self.graph.children(op) {
+                begin[*child as usize] = end.max(begin[*child as usize]);
+            }
+        }
+        let num_devices = i64::from(self.devices().end);
+        (path, (work + num_devices - 1) / num_devices)
     }
 
     fn check_homes(&self) -> Result<()> {

@@ -3,53 +3,13 @@
 //! The book is kept at the moment of decision. A copy stays in it until all consumers of its tensor are
 //! placed, since one may still land there; `simulate` finds what the finished schedule really needs.
 
+use crate::channels::ChannelClocks;
 use crate::error::{Error, Result};
 use crate::list::{Effects, Room, Timeline};
 use crate::problem::Problem;
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
 
 const NOWHERE: DeviceId = DeviceId::MAX;
-
-/// Clocks of the channels; transfers over a link hold its channels over one interval, in call order.
-#[derive(Debug, Clone)]
-pub struct ChannelClocks {
-    clock: Vec<Ns>,
-}
-
-impl ChannelClocks {
-    /// All channels idle.
-    #[must_use]
-    pub fn new(num_channels: usize) -> Self {
-        Self { clock: vec![0; num_channels] }
-    }
-
-    /// The first moment at or after `from` when both channels are free.
-    #[must_use]
-    pub fn free_from(&self, channels: crate::cluster::Channels, from: Ns) -> Ns {
-        let clock = |channel: i32| usize::try_from(channel).map_or(0, |at| self.clock[at]);
-        from.max(clock(channels.send)).max(clock(channels.recv))
-    }
-
-    /// Holds both channels until `end`.
-    pub fn hold(&mut self, channels: crate::cluster::Channels, end: Ns) {
-        for channel in [channels.send, channels.recv] {
-            if let Ok(at) = usize::try_from(channel) {
-                self.clock[at] = end;
-            }
-        }
-    }
-
-    /// The clock of one channel, to be put back after a trial.
-    fn get(&self, channel: i32) -> Ns {
-        usize::try_from(channel).map_or(0, |at| self.clock[at])
-    }
-
-    fn set(&mut self, channel: i32, time: Ns) {
-        if let Ok(at) = usize::try_from(channel) {
-            self.clock[at] = time;
-        }
-    }
-}
 
 /// Clocks and memory while a placer decides.
 pub struct Book<'p> {
@@ -151,12 +111,21 @@ impl<'p> Book<'p> {
             if bytes == 0 && problem.graph.group(op).is_none() {
                 continue;
             }
-            let mut homes = problem.devices().filter(|device| self.groups.allow(problem, op, *device));
-            let (Some(device), None) = (homes.next(), homes.next()) else { continue };
+            let mut homes =
+                problem.devices().filter(|device| self.groups.allow(problem, op, *device));
+            let (Some(device), None) = (homes.next(), homes.next()) else {
+                continue;
+            };
             let at = device as usize;
             if self.used[at] + bytes > self.cap[at] {
                 let free = self.cap[at] - self.used[at];
-                return Err(Error::OutOfMemory { op, device, needed: bytes, free, placed: Vec::new() });
+                return Err(Error::OutOfMemory {
+                    op,
+                    device,
+                    needed: bytes,
+                    free,
+                    placed: Vec::new(),
+                });
             }
             self.used[at] += bytes;
             self.peak[at] = self.used[at];
@@ -202,7 +171,11 @@ impl<'p> Book<'p> {
         }
         let at = device as usize;
         let own = self.group(op).map_or(0, |group| {
-            if self.groups.home[group as usize] == device { self.groups.guard[group as usize] } else { 0 }
+            if self.groups.home[group as usize] == device {
+                self.groups.guard[group as usize]
+            } else {
+                0
+            }
         });
         let cap = caps[at] - self.groups.guarded[at] + own;
         if self.used[at] + needed > cap {
@@ -255,7 +228,10 @@ impl<'p> Book<'p> {
             if self.groups.reserve {
                 self.groups.guard[at] = members
                     .iter()
-                    .map(|m| self.problem.graph.output_bytes[*m as usize] + self.problem.scratch_bytes(*m))
+                    .map(|m| {
+                        self.problem.graph.output_bytes[*m as usize]
+                            + self.problem.scratch_bytes(*m)
+                    })
                     .max()
                     .unwrap_or(0);
                 self.groups.guarded[device as usize] += self.groups.guard[at];
@@ -364,7 +340,8 @@ impl Timeline for Book<'_> {
             let producer = self.problem.graph.producer(*tensor);
             let source = self.device[producer as usize];
             let others = self.problem.devices().filter(|device| *device != source);
-            let longest = others.map(|device| self.problem.transfer_ns(*tensor, source, device)).max();
+            let longest =
+                others.map(|device| self.problem.transfer_ns(*tensor, source, device)).max();
             urgent = urgent.max(self.end[producer as usize] + longest.unwrap_or(0));
         }
         urgent

@@ -1,14 +1,17 @@
 //! The functions of the border.
 
+use baechi_core::curve;
 use baechi_core::error::{Error, Result};
 use baechi_core::graph::Columns;
 use baechi_core::group;
+use baechi_core::launch::Waits;
 use baechi_core::original::OpBytes;
-use baechi_core::place::{self as core_place, Request, favorites};
+use baechi_core::place::{self as core_place, favorites};
 use baechi_core::problem::Problem;
+use baechi_core::request::Request;
 use baechi_core::rules::{Retention, Rules};
-use baechi_core::schedule::{Decision, Schedule};
-use baechi_core::simulate::{self, Waits};
+use baechi_core::schedule::Decision;
+use baechi_core::simulate;
 use baechi_core::{Bytes, DeviceId, Ns, OpId};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
@@ -19,6 +22,12 @@ use crate::errors::{detached, exception};
 
 type Column<'py, T> = PyReadonlyArray1<'py, T>;
 type Out<'py, T> = Bound<'py, PyArray1<T>>;
+
+/// Parent, child and transfer time per pair; compute time per op.
+type PairColumns<'py> = (Out<'py, i32>, Out<'py, i32>, Out<'py, i64>, Out<'py, i64>);
+
+/// `node_of`, `first_of`, `tensor_of`, and the columns of the new graph.
+type FusionColumns<'py> = (Out<'py, i32>, Out<'py, i32>, Out<'py, i32>, Vec<Bound<'py, PyAny>>);
 
 /// Bytes of each op as an original counts them: held, persistent, scratch, peak.
 type Counted<'py> = (Column<'py, i64>, Column<'py, i64>, Column<'py, i64>, Column<'py, i64>);
@@ -37,7 +46,9 @@ fn retention_of(py: Python<'_>, name: &str) -> PyResult<Retention> {
 }
 
 fn op_bytes(counted: Option<&Counted<'_>>) -> PyResult<Option<OpBytes>> {
-    let Some((held, persistent, scratch, peak)) = counted else { return Ok(None) };
+    let Some((held, persistent, scratch, peak)) = counted else {
+        return Ok(None);
+    };
     Ok(Some(OpBytes {
         held: vector(held)?,
         persistent: vector(persistent)?,
@@ -51,15 +62,7 @@ fn unsigned(column: &Column<'_, i32>) -> PyResult<Vec<u32>> {
 }
 
 fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-    Request {
-        problem,
-        rules,
-        favorites: None,
-        seed: 0,
-        colocation: true,
-        bytes: None,
-        walk: None,
-    }
+    Request { problem, rules, favorites: None, seed: 0, colocation: true, bytes: None, walk: None }
 }
 
 fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
@@ -204,24 +207,17 @@ fn decision(
     Ok(Decision { device, not_before: times.collect(), launch })
 }
 
-/// Runs a schedule's decision again.
+/// Times that no schedule can beat: the critical path, and the work spread evenly.
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, schedule, rules, *, retention = "liveness", reserve = false))]
-pub fn replay(
+pub fn lower_bounds(
     py: Python<'_>,
     graph: &PyFlatGraph,
     cluster: &PyFlatCluster,
-    schedule: &PySchedule,
-    rules: &str,
-    retention: &str,
-    reserve: bool,
-) -> PyResult<PySchedule> {
-    let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
-    let schedule = detached(py, |cancelled| {
-        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
-        simulate::replay_schedule(&request(&problem, rules), &schedule.schedule, reserve)
-    })?;
-    Ok(PySchedule { schedule })
+) -> PyResult<(Ns, Ns)> {
+    detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        Ok(problem.lower_bounds())
+    })
 }
 
 /// Makespans and peaks of many placements under physical rules: `[batch]` and `[batch, devices]`.
@@ -242,7 +238,7 @@ pub fn simulate_many<'py>(
     let rows = |column: &PyReadonlyArray2<'py, i32>| -> PyResult<Vec<Vec<u32>>> {
         let values = column.as_slice()?;
         let row = |at: usize| &values[at * num_ops..(at + 1) * num_ops];
-        let count = if num_ops == 0 { 0 } else { values.len() / num_ops };
+        let count = values.len().checked_div(num_ops).unwrap_or(0);
         let index = |at: &i32| u32::try_from(*at).unwrap_or(u32::MAX);
         Ok((0..count).map(|at| row(at).iter().map(index).collect()).collect())
     };
@@ -283,11 +279,10 @@ pub fn memory_curves<'py>(
     let retention = retention_of(py, retention)?;
     let curves = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
-        Ok(simulate::memory_curves(&problem, &schedule.schedule))
+        Ok(curve::memory_curves(&problem, &schedule.schedule))
     })?;
-    let columns = |curve: simulate::MemoryCurve| {
-        (curve.time.into_pyarray(py), curve.bytes.into_pyarray(py))
-    };
+    let columns =
+        |curve: curve::MemoryCurve| (curve.time.into_pyarray(py), curve.bytes.into_pyarray(py));
     Ok(curves.into_iter().map(columns).collect())
 }
 
@@ -298,11 +293,10 @@ pub fn pairs<'py>(
     graph: &PyFlatGraph,
     cluster: &PyFlatCluster,
     rules: &str,
-) -> PyResult<(Out<'py, i32>, Out<'py, i32>, Out<'py, i64>, Out<'py, i64>)> {
+) -> PyResult<PairColumns<'py>> {
     let rules = rules_of(py, rules)?;
     let pairs = detached(py, |cancelled| {
-        let problem =
-            Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        let problem = Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
         Ok(favorites::pairs(&problem, rules))
     })?;
     Ok((
@@ -323,8 +317,7 @@ pub fn greedy_favorites<'py>(
 ) -> PyResult<Out<'py, i32>> {
     let rules = rules_of(py, rules)?;
     let favorites = detached(py, |cancelled| {
-        let problem =
-            Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        let problem = Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
         Ok(favorites::greedy(&problem, &favorites::pairs(&problem, rules)))
     })?;
     Ok(favorites.into_pyarray(py))
@@ -344,8 +337,7 @@ pub fn round_favorites<'py>(
     let rules = rules_of(py, rules)?;
     let values = vector(&values)?;
     let favorites = detached(py, |cancelled| {
-        let problem =
-            Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
+        let problem = Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
         let pairs = favorites::pairs(&problem, rules);
         favorites::round(graph.graph.num_ops, &pairs, &values, threshold, rules)
     })?;
@@ -374,7 +366,7 @@ pub fn fuse<'py>(
     graph: &PyFlatGraph,
     labels: Column<'py, i32>,
     retention: &str,
-) -> PyResult<(Out<'py, i32>, Out<'py, i32>, Out<'py, i32>, Vec<Bound<'py, PyAny>>)> {
+) -> PyResult<FusionColumns<'py>> {
     let retention = retention_of(py, retention)?;
     let labels = checked_labels(py, graph, &labels)?;
     let fusion = detached(py, |_| Ok(group::fuse(&graph.graph, &labels, retention)))?;
@@ -437,9 +429,4 @@ fn checked_labels(
 
 fn indices<'py>(py: Python<'py>, column: &[u32]) -> Out<'py, i32> {
     column.iter().map(|at| signed(*at)).collect::<Vec<_>>().into_pyarray(py)
-}
-
-#[allow(unused)]
-fn _schedule_is_send(schedule: Schedule) -> impl Send {
-    schedule
 }

@@ -24,7 +24,10 @@ pub fn detached<T: Send>(
                 return false;
             }
             last_check.set(Instant::now());
-            let Err(error) = Python::attach(|py| py.check_signals()) else { return false };
+            #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general enough
+            let Err(error) = Python::attach(|py| py.check_signals()) else {
+                return false;
+            };
             if let Ok(mut slot) = interrupt.lock() {
                 *slot = Some(error);
             }
@@ -39,7 +42,9 @@ pub fn detached<T: Send>(
             Err(interrupt.unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(())))
         }
         Ok(Err(error)) => Err(exception(py, error)),
-        Err(_) => Err(make(py, "BaechiError", ("internal error in the core: please report it",), None)),
+        Err(_) => {
+            Err(make(py, "BaechiError", ("internal error in the core: please report it",), None))
+        }
     }
 }
 
@@ -60,9 +65,12 @@ pub fn exception(py: Python<'_>, error: Error) -> PyErr {
             input(format!("the sum of {what} does not fit 64-bit integers"))
         }
         Error::Cycle { ops } => make(py, "CycleError", (ops,), None),
-        Error::NowhereToRun { op } => {
-            with_op(py, "PlacementError", format!("op {op} may run on no device of the cluster"), op)
-        }
+        Error::NowhereToRun { op } => with_op(
+            py,
+            "PlacementError",
+            format!("op {op} may run on no device of the cluster"),
+            op,
+        ),
         Error::GroupNowhereToRun { op } => {
             let text = format!("the group of op {op} has no device that may run all of it");
             with_op(py, "PlacementError", text, op)

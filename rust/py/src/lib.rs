@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::calls::{
-        coplace, fuse, greedy_favorites, memory_curves, pairs, place, replay, round_favorites,
-        simulate_given, simulate_launched, simulate_many,
+        coplace, fuse, greedy_favorites, lower_bounds, memory_curves, pairs, place,
+        round_favorites, simulate_given, simulate_launched, simulate_many,
     };
     #[pymodule_export]
     use super::columns::{PyFlatCluster, PyFlatGraph, PySchedule};

@@ -8,9 +8,9 @@
 //! A chain `a -> b -> c` on two devices that hold two ops each is cut behind `a` or `b`, wherever the
 //! tensor that crosses is smaller.
 
-use super::Request;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
+use crate::request::Request;
 use crate::schedule::Schedule;
 use crate::{Bytes, DeviceId, Ns, OpId};
 
@@ -28,7 +28,9 @@ pub fn place(request: &Request) -> Result<Schedule> {
     for percent in SAFETY {
         for count in 1..=devices.len() {
             problem.check_cancelled()?;
-            let Some(device) = chain.split(problem, &devices[..count], percent) else { continue };
+            let Some(device) = chain.split(problem, &devices[..count], percent) else {
+                continue;
+            };
             match request.schedule_given(&device) {
                 Ok(schedule) => {
                     if best.as_ref().is_none_or(|known| schedule.makespan < known.makespan) {
@@ -94,7 +96,12 @@ impl Chain {
     }
 
     /// Devices of the ops when the chain is cut into one run per device, if that fits the estimates.
-    fn split(&self, problem: &Problem, devices: &[DeviceId], percent: i64) -> Option<Vec<DeviceId>> {
+    fn split(
+        &self,
+        problem: &Problem,
+        devices: &[DeviceId],
+        percent: i64,
+    ) -> Option<Vec<DeviceId>> {
         const UNREACHED: Ns = Ns::MAX / 4;
         let mut cost = vec![UNREACHED; self.cuts.len()];
         cost[0] = 0;
@@ -117,7 +124,9 @@ impl Chain {
                     if needed > cap {
                         break;
                     }
-                    let Some(compute) = time.between(first, last) else { break };
+                    let Some(compute) = time.between(first, last) else {
+                        break;
+                    };
                     if cost[start] >= UNREACHED {
                         continue;
                     }
@@ -186,19 +195,26 @@ impl ComputePrefix {
     }
 }
 
-/// Kahn's algorithm with a stack: an op's first child comes right behind it.
+/// Ops behind their producers, each producer as late as its first consumer lets it be: the postorder of a
+/// depth-first search from the ops that nobody consumes, along in-edges in their order.
 fn depth_first(problem: &Problem) -> Vec<OpId> {
     let graph = problem.graph;
-    let mut waiting = graph.num_parents().to_vec();
-    let mut stack: Vec<OpId> =
-        (0..problem.num_ops()).rev().filter(|op| waiting[*op as usize] == 0).collect();
     let mut order = Vec::with_capacity(graph.num_ops);
-    while let Some(op) = stack.pop() {
-        order.push(op);
-        for child in graph.children(op).iter().rev() {
-            waiting[*child as usize] -= 1;
-            if waiting[*child as usize] == 0 {
-                stack.push(*child);
+    let mut seen = vec![false; graph.num_ops];
+    let mut path: Vec<(OpId, usize)> = Vec::new();
+    for last in graph.order().iter().copied().filter(|op| graph.children(*op).is_empty()) {
+        seen[last as usize] = true;
+        path.push((last, 0));
+        while let Some((op, next)) = path.pop() {
+            let Some(tensor) = graph.inputs(op).get(next) else {
+                order.push(op);
+                continue;
+            };
+            path.push((op, next + 1));
+            let producer = graph.producer(*tensor);
+            if !seen[producer as usize] {
+                seen[producer as usize] = true;
+                path.push((producer, 0));
             }
         }
     }

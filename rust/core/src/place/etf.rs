@@ -8,8 +8,8 @@
 //! `a -> b, a -> c, b -> d, c -> d`, all 1 ns, transfers 10 ns, two devices: everything on the first
 //! device, `a 0, b 1, c 2, d 3`; starting `c` on the second at 11 would be later.
 
-use super::Request;
 use crate::error::Result;
+use crate::request::Request;
 use crate::schedule::Schedule;
 
 /// m-ETF.

@@ -58,12 +58,14 @@ fn cheapest(problem: &Problem, tensor: u32) -> Ns {
 #[must_use]
 pub fn greedy(problem: &Problem, pairs: &Pairs) -> Vec<i32> {
     let num_ops = problem.graph.num_ops;
-    let by_child = crate::graph::Lists::group(num_ops, pairs.child.iter().copied().zip(0_u32..));
+    let by_child = crate::lists::Lists::group(num_ops, pairs.child.iter().copied().zip(0_u32..));
     let mut favorite = vec![-1; num_ops];
     let mut end = vec![0; num_ops];
     for op in problem.graph.order().iter().copied() {
         // (arrival, local arrival, parent) of the parent that would be worth most.
-        let arrival = |pair: &u32| end[pairs.parent[*pair as usize] as usize] + pairs.transfer_ns[*pair as usize];
+        let arrival = |pair: &u32| {
+            end[pairs.parent[*pair as usize] as usize] + pairs.transfer_ns[*pair as usize]
+        };
         let mut latest: Option<u32> = None;
         for pair in by_child.of(op) {
             if latest.is_none_or(|known| arrival(pair) > arrival(&known)) {

@@ -1,9 +1,9 @@
 //! Baselines that choose devices without looking at time: one device, round robin, random.
 
-use super::Request;
 use crate::error::{Error, Result};
+use crate::request::Request;
 use crate::schedule::Schedule;
-use crate::{Bytes, DeviceId, OpId};
+use crate::{Bytes, DeviceId};
 
 /// Everything on one device: the one with the least makespan among those where it fits, the first on a tie.
 /// Ops that may not run there go to the first device that may run them.
@@ -17,7 +17,7 @@ pub fn single(request: &Request) -> Result<Schedule> {
             continue;
         }
         tried.push(device);
-        match request.schedule_given(&homes(request, |_, _| device)) {
+        match request.schedule_given(&homes(request, false, |_| device)) {
             Ok(schedule) => {
                 if best.as_ref().is_none_or(|known| schedule.makespan < known.makespan) {
                     best = Some(schedule);
@@ -33,20 +33,20 @@ pub fn single(request: &Request) -> Result<Schedule> {
 /// The ops, or their colocation groups, dealt out in topological order.
 pub fn round_robin(request: &Request) -> Result<Schedule> {
     let num_devices = request.problem.devices().end;
-    request.schedule_given(&homes(request, |unit, _| unit % num_devices))
+    request.schedule_given(&homes(request, true, |unit| unit % num_devices))
 }
 
 /// Each op, or colocation group, on a device drawn with the request's seed.
 pub fn random(request: &Request) -> Result<Schedule> {
     let num_devices = u64::from(request.problem.devices().end);
     let mut state = request.seed;
-    let draw = |_, _| u32::try_from(split_mix(&mut state) % num_devices).expect("15 bits");
-    request.schedule_given(&homes(request, draw))
+    let draw = |_| u32::try_from(split_mix(&mut state) % num_devices).expect("15 bits");
+    request.schedule_given(&homes(request, true, draw))
 }
 
-/// Device of each op: `wish(unit, unit's first op)` asked once per op or group in topological order; the next
-/// device that may run the unit and has room for its persistent bytes is taken.
-fn homes(request: &Request, mut wish: impl FnMut(u32, OpId) -> DeviceId) -> Vec<DeviceId> {
+/// Device of each op: `wish(unit)` asked once per op or group in topological order, else the next device
+/// that may run the unit and, if `spill`, has room for its persistent bytes.
+fn homes(request: &Request, spill: bool, mut wish: impl FnMut(u32) -> DeviceId) -> Vec<DeviceId> {
     let problem = request.problem;
     let mut device = vec![DeviceId::MAX; problem.graph.num_ops];
     let mut held: Vec<Bytes> = vec![0; problem.cluster.num_devices];
@@ -59,14 +59,13 @@ fn homes(request: &Request, mut wish: impl FnMut(u32, OpId) -> DeviceId) -> Vec<
         let alone = [op];
         let members = problem.graph.group(op).map_or(&alone[..], |g| problem.graph.members().of(g));
         let bytes: Bytes = members.iter().map(|member| problem.persistent_bytes(*member)).sum();
-        let wished = wish(unit, op);
+        let wished = wish(unit);
         let in_turn = || (wished..end).chain(0..wished);
         let may_run = |at: &DeviceId| members.iter().all(|m| problem.may_run(*m, *at));
-        let has_room = |at: &DeviceId| {
-            held[*at as usize] + bytes <= problem.cluster.cap_bytes[*at as usize]
-        };
+        let has_room =
+            |at: &DeviceId| held[*at as usize] + bytes <= problem.cluster.cap_bytes[*at as usize];
         let home = in_turn()
-            .find(|at| may_run(at) && has_room(at))
+            .find(|at| may_run(at) && (!spill || has_room(at)))
             .or_else(|| in_turn().find(may_run))
             .expect("every unit has a home");
         held[home as usize] += bytes;
@@ -85,7 +84,8 @@ fn are_alike(request: &Request, one: DeviceId, other: DeviceId) -> bool {
         let at = device as usize;
         (cluster.columns.kind[at], cluster.columns.speed[at].to_bits(), cluster.cap_bytes[at])
     };
-    cluster.num_sets == 0 && cluster.columns.kind.iter().all(|kind| *kind == cluster.columns.kind[0])
+    cluster.num_sets == 0
+        && cluster.columns.kind.iter().all(|kind| *kind == cluster.columns.kind[0])
         && key(one) == key(other)
 }
 

@@ -9,29 +9,13 @@ mod topo;
 
 use crate::error::{Error, Result};
 use crate::list::{self, Policy};
-use crate::original::{OpBytes, PyTorch, TensorFlow};
 use crate::problem::Problem;
+use crate::request::Request;
 use crate::rules::Rules;
 use crate::schedule::{Decision, Schedule};
 use crate::simulate;
 use crate::timeline::Book;
-use crate::{Bytes, DeviceId, OpId, UNLIMITED};
-
-/// What an algorithm is given.
-pub struct Request<'a> {
-    pub problem: &'a Problem<'a>,
-    pub rules: Rules,
-    /// Favorite child of each op, -1 for none (m-SCT).
-    pub favorites: Option<&'a [i32]>,
-    /// Seed of the random placement.
-    pub seed: u64,
-    /// Whether the originals' rules keep colocation groups together.
-    pub colocation: bool,
-    /// What the originals count as bytes of each op, where it does not follow from the graph's columns.
-    pub bytes: Option<&'a OpBytes>,
-    /// Order in which the originals' m-TOPO walks the ops, where it is not the topological one.
-    pub walk: Option<&'a [OpId]>,
-}
+use crate::{DeviceId, OpId};
 
 /// One row of the table.
 pub struct Algorithm {
@@ -65,29 +49,6 @@ pub fn place(name: &str, request: &Request) -> Result<Schedule> {
 }
 
 impl Request<'_> {
-    /// What the originals count as bytes of each op.
-    pub(crate) fn op_bytes(&self) -> OpBytes {
-        self.bytes.cloned().unwrap_or_else(|| OpBytes::of(self.problem))
-    }
-
-    /// The TensorFlow original's devices.
-    pub(crate) fn tensor_flow(&self, limit: Vec<Bytes>, reserve: bool) -> TensorFlow<'_> {
-        TensorFlow::new(self.problem, self.op_bytes(), limit, self.colocation, reserve)
-    }
-
-    /// The PyTorch original's devices.
-    pub(crate) fn py_torch(&self, limit: Vec<Bytes>) -> PyTorch<'_> {
-        PyTorch::new(self.problem, self.op_bytes(), limit)
-    }
-
-    pub(crate) fn caps(&self) -> Vec<Bytes> {
-        self.problem.cluster.cap_bytes.clone()
-    }
-
-    pub(crate) fn no_caps(&self) -> Vec<Bytes> {
-        vec![UNLIMITED; self.problem.cluster.num_devices]
-    }
-
     /// Runs the ready-queue loop under the request's rules.
     pub(crate) fn list_schedule(
         &self,
@@ -164,6 +125,7 @@ pub(crate) fn over_limit(problem: &Problem, schedule: &Schedule, device: DeviceI
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::Bytes;
     use crate::cluster::tests::cluster;
     use crate::graph::tests::graph;
     use crate::rules::Retention;
@@ -201,7 +163,10 @@ pub(crate) mod tests {
         for rules in [Rules::Physical, Rules::BaechiTf, Rules::BaechiTorch] {
             for algorithm in &ALGORITHMS {
                 with_request(&[3, 4, 5, 6, 7], &edges, 2, rules, |given| {
-                    let with = Request { favorites: Some(&[1, 3, -1, 4, -1]), ..request(given.problem, rules) };
+                    let with = Request {
+                        favorites: Some(&[1, 3, -1, 4, -1]),
+                        ..request(given.problem, rules)
+                    };
                     let schedule = match (algorithm.place)(&with) {
                         Err(Error::Unsupported { .. }) => return,
                         schedule => schedule.unwrap(),

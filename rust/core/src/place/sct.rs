@@ -8,8 +8,8 @@
 //! `a -> b (1), a -> c (9)`: with `c` the favorite of `a`, the device of `a` takes `c` although `b` is first
 //! in order, and `b` goes to the other device: `a 0, c 1` and `b 2`.
 
-use super::Request;
 use crate::error::{Error, Result};
+use crate::request::Request;
 use crate::schedule::Schedule;
 
 /// m-SCT.
@@ -23,13 +23,15 @@ pub fn reserve(request: &Request) -> Result<Schedule> {
 }
 
 fn favorites<'r>(request: &'r Request) -> Result<&'r [i32]> {
-    let favorites =
-        request.favorites.ok_or_else(|| Error::Unsupported { what: "m-sct without favorites".into() })?;
+    let favorites = request
+        .favorites
+        .ok_or_else(|| Error::Unsupported { what: "m-sct without favorites".into() })?;
     let num_ops = request.problem.graph.num_ops;
     if favorites.len() != num_ops {
         return Err(Error::Shape { what: "favorites", expected: num_ops, found: favorites.len() });
     }
-    let bad = |child: &i32| *child < -1 || usize::try_from(*child).is_ok_and(|child| child >= num_ops);
+    let bad =
+        |child: &i32| *child < -1 || usize::try_from(*child).is_ok_and(|child| child >= num_ops);
     if let Some(index) = favorites.iter().position(bad) {
         let value = i64::from(favorites[index]);
         return Err(Error::Value { what: "favorites", index, value });
@@ -47,7 +49,10 @@ mod tests {
     fn a_device_takes_the_favorite_child_before_an_earlier_op() {
         for rules in [Rules::Physical, Rules::BaechiTf, Rules::BaechiTorch] {
             with_request(&[1, 5, 5], &[(0, 1, 0), (0, 2, 0)], 1, rules, |given| {
-                let with = Request { favorites: Some(&[2, -1, -1]), ..super::super::tests::request(given.problem, rules) };
+                let with = Request {
+                    favorites: Some(&[2, -1, -1]),
+                    ..super::super::tests::request(given.problem, rules)
+                };
                 let schedule = plain(&with).unwrap();
                 assert_eq!(schedule.start, [0, 2, 1]);
                 assert_eq!(schedule.device, [0, 1, 0]);
@@ -58,7 +63,10 @@ mod tests {
     #[test]
     fn favorites_out_of_range_are_refused() {
         with_request(&[1, 5], &[(0, 1, 0)], 1, Rules::Physical, |given| {
-            let with = Request { favorites: Some(&[7, -1]), ..super::super::tests::request(given.problem, Rules::Physical) };
+            let with = Request {
+                favorites: Some(&[7, -1]),
+                ..super::super::tests::request(given.problem, Rules::Physical)
+            };
             let expected = Error::Value { what: "favorites", index: 0, value: 7 };
             assert_eq!(plain(&with).unwrap_err(), expected);
         });

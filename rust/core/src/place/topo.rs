@@ -10,10 +10,10 @@
 //! A chain of four ops of 2 bytes each on two devices: share 4 + 2 = 6, so the first three go to the
 //! first device and the last to the second.
 
-use super::Request;
 use crate::error::{Error, Result};
 use crate::list::{Effects, Room, Timeline};
 use crate::problem::Problem;
+use crate::request::Request;
 use crate::rules::Rules;
 use crate::schedule::{Decision, Schedule};
 use crate::simulate;

@@ -1,0 +1,215 @@
+"""Plans as JSON: sorted, one op per line, the same bytes for the same plan (docs/formats.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from baechi.cluster import Cluster
+from baechi.errors import InputError
+from baechi.formats import strict_json
+from baechi.plans import Candidate, Device, Plan, Provenance, Wait
+
+__all__ = ["FORMAT", "SCHEMA", "read_plan", "write_document"]
+
+FORMAT = "baechi-plan"
+SCHEMA = 1
+FIELDS = (
+    "algorithm candidates decided_ns devices executor format graph launch_order makespan_ns "
+    "num_transfers placement provenance retention schema transfer_order transferred_bytes waits"
+).split()
+
+
+def write_document(plan: Plan) -> str:
+    """The text of a plan file."""
+    made = plan.provenance
+    names = plan.op_names
+    decided = zip(names, plan.decided_ns.tolist(), strict=False)
+    parts: dict[str, str] = {
+        "algorithm": _dump(plan.algorithm),
+        "candidates": _rows(_dump(dataclasses.asdict(row)) for row in plan.candidates),
+        "decided_ns": _members(decided),
+        "devices": _rows(_dump(dataclasses.asdict(device)) for device in plan.devices),
+        "executor": _dump(plan.executor),
+        "format": _dump(FORMAT),
+        "graph": _members((name, made.graph_digests[name]) for name in names),
+        "launch_order": _rows(map(_dump, plan.launch_order)),
+        "makespan_ns": _dump(plan.makespan_ns),
+        "num_transfers": _dump(plan.num_transfers),
+        "placement": _members(sorted(plan.placement.items())),
+        "provenance": _dump(
+            {
+                "algorithm": made.algorithm,
+                "cluster": made.cluster.to_json_dict(),
+                "graph_fingerprint": made.graph_fingerprint,
+                "notes": made.notes,
+                "options": dict(made.options),
+                "rules": made.rules,
+                "versions": dict(made.versions),
+            },
+            indent=1,
+        ),
+        "retention": _dump(plan.retention),
+        "schema": _dump(SCHEMA),
+        "transfer_order": _members((name, plan.transfer_order[name]) for name in plan.transfer_order),
+        "transferred_bytes": _dump(plan.transferred_bytes),
+        "waits": _rows(_dump([wait.what, wait.waits_for]) for wait in plan.waits),
+    }
+    return "{\n" + ",\n".join(f"{_dump(name)}: {parts[name]}" for name in sorted(parts)) + "\n}\n"
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """The plan in a file.
+
+    Raises:
+        InputError: not a plan of this schema; the message names the file and the field.
+        OSError: the file cannot be read.
+    """
+    file = os.fspath(path)
+    document = strict_json.read(file)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f'{file}: not a plan file: "format" is not "{FORMAT}"')
+    if document.get("schema") != SCHEMA:
+        raise InputError(
+            f"{file}: schema {document.get('schema')!r} is unknown",
+            hint=f"this version reads schema {SCHEMA}",
+        )
+    with strict_json.naming(file):
+        return _plan(strict_json.object_with(document, "the plan", FIELDS))
+
+
+def _plan(document: dict[str, Any]) -> Plan:
+    read = _Reader(document)
+    devices = tuple(_record(Device, row, "devices") for row in read.of("devices", list))
+    digests = read.of("graph", dict)
+    names = tuple(digests)
+    placement, launch = read.of("placement", dict), read.of("launch_order", list)
+    decided = read.of("decided_ns", dict)
+    device_index = {device.name: at for at, device in enumerate(devices)}
+    if set(placement) != set(names):
+        odd = sorted(set(placement) ^ set(names))[0]
+        raise InputError(f'placement: op "{odd}" is missing here or in "graph"')
+    if sorted(map(str, launch)) != sorted(names):
+        raise InputError("launch_order: not every op exactly once")
+    for name, home in placement.items():
+        if home not in device_index:
+            raise InputError(
+                f'placement: op "{name}" is on "{home}", which is no device of the plan',
+                hint=f"the devices are {', '.join(device_index)}",
+            )
+    rank = {name: at for at, name in enumerate(launch)}
+    made = strict_json.object_with(
+        read.of("provenance", dict),
+        "provenance",
+        "algorithm cluster graph_fingerprint notes options rules versions".split(),
+    )
+    return Plan(
+        op_names=names,
+        device=_column([device_index[placement[name]] for name in names], np.int32),
+        order=_column([rank[name] for name in names], np.int32),
+        devices=devices,
+        makespan_ns=read.of("makespan_ns", int),
+        transferred_bytes=read.of("transferred_bytes", int),
+        num_transfers=read.of("num_transfers", int),
+        waits=tuple(_wait(row) for row in read.of("waits", list)),
+        decided_ns=_column([_ns(decided, name) for name in names] if decided else [], np.int64),
+        algorithm=read.of("algorithm", str),
+        executor=read.of("executor", str),
+        retention=read.of("retention", str),
+        candidates=tuple(_record(Candidate, row, "candidates") for row in read.of("candidates", list)),
+        provenance=Provenance(
+            graph_fingerprint=str(made["graph_fingerprint"]),
+            graph_digests=digests,
+            cluster=Cluster.from_json_dict(_plain(made["cluster"])),
+            algorithm=str(made["algorithm"]),
+            options=_plain(made["options"]),
+            rules=str(made["rules"]),
+            versions=made["versions"],
+            notes=tuple(made["notes"]),
+        ),
+        transfer_order={
+            channel: tuple(_transfer(row) for row in rows)
+            for channel, rows in read.of("transfer_order", dict).items()
+        },
+    )
+
+
+class _Reader:
+    """The fields of a plan with their types."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+
+    def of(self, field: str, kind: type[Any]) -> Any:
+        value = self._document[field]
+        if type(value) is not kind:
+            raise InputError(f"{field}: expected {kind.__name__}, found {type(value).__name__}")
+        return value
+
+
+def _record(kind: type[Any], row: Any, where: str) -> Any:
+    fields = {field.name: field.type for field in dataclasses.fields(kind)}
+    values = strict_json.object_with(row, where, list(fields))
+    for name, value in values.items():
+        expected = (str,) if "str" in str(fields[name]) else (int,)
+        optional = "None" in str(fields[name])
+        if type(value) not in expected and not (optional and value is None):
+            raise InputError(f"{where}: {name} is {value!r}")
+    return kind(**values)
+
+
+def _wait(row: Any) -> Wait:
+    if not isinstance(row, list) or len(row) != 2:
+        raise InputError(f"waits: {row!r} is not a pair")
+    what, waits_for = (_transfer(side) if isinstance(side, list) else side for side in row)
+    if not all(isinstance(side, str | tuple) for side in (what, waits_for)):
+        raise InputError(f"waits: {row!r} names neither ops nor transfers")
+    return Wait(what, waits_for)
+
+
+def _transfer(row: Any) -> tuple[str, str]:
+    if not isinstance(row, list) or len(row) != 2 or not all(isinstance(x, str) for x in row):
+        raise InputError(f"{row!r} is not a transfer: expected [tensor, destination]")
+    return row[0], row[1]
+
+
+def _ns(decided: Mapping[str, Any], name: str) -> int:
+    value = decided.get(name)
+    if type(value) is not int or not 0 <= value < strict_json.LARGEST:
+        raise InputError(f'decided_ns: {value!r} for op "{name}"')
+    return value
+
+
+def _column(values: list[int], kind: type[Any]) -> Any:
+    column = np.array(values, kind)
+    column.setflags(write=False)
+    return column
+
+
+def _plain(value: Any) -> Any:
+    """The value with floats where the strict reader keeps exact decimals."""
+    if isinstance(value, dict):
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return float(value) if isinstance(value, decimal.Decimal) else value
+
+
+def _dump(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _rows(rows: Iterable[str]) -> str:
+    text = ",\n ".join(rows)
+    return f"[\n {text}\n]" if text else "[]"
+
+
+def _members(members: Iterable[tuple[str, Any]]) -> str:
+    text = ",\n ".join(f"{_dump(name)}: {_dump(value)}" for name, value in members)
+    return f"{{\n {text}\n}}" if text else "{}"

@@ -1,0 +1,233 @@
+"""Grouping: fewer, larger ops to place, and the way back to a plan for the ops themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from baechi import _core
+from baechi.cluster import Cluster, as_cluster
+from baechi.columns import COLUMNS
+from baechi.digests import Digests
+from baechi.errors import InputError
+from baechi.graph import Graph
+from baechi.plans import Plan, plan_of
+from baechi.rules import Setting, with_names
+
+__all__ = ["STEPS", "Grouping", "group"]
+
+STEPS = ("colocation", "coplace", "fuse", "forward")
+FORWARD = 0
+UNLIMITED_BYTES = 2**61
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Grouping:
+    """A graph whose ops stand for ops of an original graph.
+
+    Attributes:
+        original: the graph that was grouped.
+        graph: what to place instead.
+        node_of: int32[original ops], op of `graph`; -1 for a backward op that follows later.
+        steps: what was done.
+    """
+
+    original: Graph
+    graph: Graph
+    node_of: npt.NDArray[np.int32]
+    steps: tuple[str, ...]
+
+    @property
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """Op name of `graph` to the names of the original ops it stands for."""
+        found: dict[str, list[str]] = {name: [] for name in self.graph.op_names}
+        for name, node in zip(self.original.op_names, self.node_of.tolist(), strict=True):
+            if node >= 0:
+                found[self.graph.op_names[node]].append(name)
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    def devices(self, plan: Plan) -> npt.NDArray[np.int32]:
+        """int32[original ops]: device indices of the plan, which is one for `graph`.
+
+        A backward op that is not in `graph` goes where its forward op is, else where its first
+        placed producer is; an op without either goes to the first device.
+
+        Raises:
+            PlanMismatchError: the plan is for another graph.
+        """
+        plan.check(self.graph)
+        device = np.where(self.node_of >= 0, plan.device[self.node_of], -1).astype(np.int32)
+        if (device >= 0).all():
+            return device
+        graph = self.original
+        follows = (device < 0) & (graph.forward_op >= 0)
+        device[follows] = device[graph.forward_op[follows]]
+        producers: dict[int, list[int]] = {int(op): [] for op in np.flatnonzero(device < 0)}
+        consumers = graph.edge_consumer.tolist()
+        for tensor, op in zip(graph.edge_tensor.tolist(), consumers, strict=True):
+            if op in producers:
+                producers[op].append(int(graph.tensor_producer[tensor]))
+        for op in graph.topological_order().tolist():
+            if op in producers:
+                homes = [int(device[parent]) for parent in producers[op] if device[parent] >= 0]
+                device[op] = homes[0] if homes else 0
+        return device
+
+    def expand(self, plan: Plan, cluster: Cluster | Any = None) -> Plan:
+        """A plan for the original graph that keeps every op where its group was placed.
+
+        Its launch order is found anew by list scheduling with devices fixed, and its prediction is
+        for the original ops.
+
+        Args:
+            plan: a plan for `graph`.
+            cluster: by default the plan's.
+
+        Raises:
+            PlanMismatchError: the plan is for another graph.
+            InputError: a device cannot run one of the original ops.
+        """
+        made = plan.provenance
+        setting = Setting.of(
+            self.original, as_cluster(cluster or made.cluster), made.rules, "liveness"
+        )
+        with with_names(self.original, setting.cluster):
+            core = _core.simulate_given(
+                setting.flat_graph, setting.flat_cluster, self.devices(plan), setting.rules
+            )
+        provenance = dataclasses.replace(
+            made,
+            graph_fingerprint=self.original.fingerprint,
+            graph_digests=Digests(self.original),
+            options={**made.options, "grouping": list(self.steps), "retention": "liveness"},
+        )
+        return plan_of(
+            setting.schedule(core),
+            algorithm=plan.algorithm,
+            candidates=plan.candidates,
+            provenance=provenance,
+        )
+
+
+def group(
+    graph: Graph,
+    steps: Collection[str] = ("colocation", "coplace", "fuse"),
+    *,
+    most_bytes: int | None = None,
+    retention: str = "liveness",
+) -> Grouping:
+    """Groups a graph for placing (Baechi, SoCC 2020, section 4).
+
+    Args:
+        graph: the graph.
+        steps: any of "colocation" (what the graph's own groups say), "coplace" (an op with exactly
+            one child joins the child's group), "fuse" (groups become single ops along every edge
+            that cannot close a cycle), "forward" (backward and update ops are left out and follow
+            their forward ops in `Grouping.expand`; place with retention="training"). Without
+            "fuse", groups are colocation groups of the grouped graph.
+        most_bytes: persistent bytes up to which co-placement lets a group grow; by default no limit.
+        retention: "training" keeps outputs of forward ops that fusion would make vanish.
+
+    Raises:
+        InputError: an unknown step.
+    """
+    unknown = [step for step in steps if step not in STEPS]
+    if unknown:
+        raise InputError(f'no step "{unknown[0]}"', hint=f"choose from {', '.join(STEPS)}")
+    base, base_of = _forward_half(graph) if "forward" in steps else (graph, None)
+    if "forward" in steps:
+        retention = "training"
+    labels = base.group if "colocation" in steps else np.full(base.num_ops, -1, np.int32)
+    if "coplace" in steps:
+        limit = UNLIMITED_BYTES if most_bytes is None else most_bytes
+        labels = _core.coplace(base.flatten(), labels, limit)
+    if "fuse" in steps:
+        grouped, node_of = _fused(base, labels, retention)
+    else:
+        grouped, node_of = _regrouped(base, labels), np.arange(base.num_ops, dtype=np.int32)
+    if base_of is not None:
+        node_of = np.where(base_of >= 0, node_of[base_of], -1).astype(np.int32)
+    done = tuple(step for step in STEPS if step in steps)
+    return Grouping(original=graph, graph=grouped, node_of=node_of, steps=done)
+
+
+def _forward_half(graph: Graph) -> tuple[Graph, npt.NDArray[np.int32]]:
+    """The forward ops with their tensors and edges, and the new index of each old op (-1: none)."""
+    keep = graph.role == FORWARD
+    op_of = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+    tensors = keep[graph.tensor_producer]
+    tensor_of = np.where(tensors, np.cumsum(tensors) - 1, -1).astype(np.int32)
+    edges = tensors[graph.edge_tensor] & keep[graph.edge_consumer]
+    # A backward op's persistent bytes (its gradients, say) are where its forward op is.
+    persistent = graph.persistent_bytes.copy()
+    owned = graph.forward_op >= 0
+    np.add.at(persistent, graph.forward_op[owned], graph.persistent_bytes[owned])
+    columns = _columns(graph, keep, tensors)
+    columns["persistent_bytes"] = persistent[keep]
+    columns["tensor_producer"] = op_of[graph.tensor_producer[tensors]]
+    columns["edge_tensor"] = tensor_of[graph.edge_tensor[edges]]
+    columns["edge_consumer"] = op_of[graph.edge_consumer[edges]]
+    return _graph(graph, columns, np.flatnonzero(keep)), op_of
+
+
+def _fused(
+    graph: Graph, labels: npt.NDArray[np.int32], retention: str
+) -> tuple[Graph, npt.NDArray[np.int32]]:
+    node_of, first_of, _, arrays = _core.fuse(graph.flatten(), labels, retention)
+    columns = {column.name: array for column, array in zip(COLUMNS, arrays, strict=True)}
+    columns["group"] = _first_labels(labels, first_of)
+    columns["forward_op"] = np.where(columns["role"] == 1, columns["forward_op"], -1)
+    forward = columns["forward_op"]
+    forward[forward >= 0] = np.where(
+        columns["role"][forward[forward >= 0]] == FORWARD, forward[forward >= 0], -1
+    )
+    return _graph(graph, columns, first_of, labels), node_of
+
+
+def _regrouped(graph: Graph, labels: npt.NDArray[np.int32]) -> Graph:
+    columns = {column.name: getattr(graph, column.name) for column in COLUMNS}
+    return _graph(graph, columns | {"group": labels}, np.arange(graph.num_ops), labels)
+
+
+def _first_labels(labels: npt.NDArray[np.int32], first_of: npt.NDArray[np.int32]) -> Any:
+    return labels[first_of]
+
+
+def _columns(graph: Graph, ops: npt.NDArray[Any], tensors: npt.NDArray[Any]) -> dict[str, Any]:
+    columns: dict[str, Any] = {"compute_ns": graph.compute_ns[:, ops]}
+    for name in ("scratch_bytes", "group", "allowed_set", "role", "forward_op"):
+        columns[name] = getattr(graph, name)[ops]
+    for name in ("tensor_bytes", "tensor_transfer_ns", "tensor_class"):
+        columns[name] = getattr(graph, name)[tensors]
+    return columns
+
+
+def _graph(
+    graph: Graph,
+    columns: dict[str, Any],
+    ops: npt.NDArray[Any],
+    labels: npt.NDArray[np.int32] | None = None,
+) -> Graph:
+    """A graph of some of the original's ops; groups that no op is in any more are dropped."""
+    names = graph.group_names
+    if labels is not None and labels is not graph.group:
+        names = tuple(f"group{label}" for label in range(int(labels.max(initial=-1)) + 1))
+    used, group = np.unique(columns["group"], return_inverse=True)
+    if len(used) and used[0] < 0:
+        used, group = used[1:], group - 1
+    columns = columns | {"group": group.astype(np.int32)}
+    at = ops.tolist()
+    return Graph.from_arrays(
+        op_names=[graph.op_names[op] for op in at],
+        op_kinds=[graph.op_kinds[op] for op in at],
+        module_paths=[graph.module_paths[op] for op in at],
+        device_kinds=graph.device_kinds,
+        group_names=[names[label] for label in used.tolist()],
+        allowed_sets=graph.allowed_sets,
+        default_cluster=graph.default_cluster,
+        **columns,
+    )

@@ -1,0 +1,105 @@
+"""What a run of an original's rules leaves on the graph it was given, or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from baechi.errors import BaechiError, CycleError, InputError, OutOfMemoryError, PlacementError
+from baechi.original.flattening import Flat, Ops
+
+if TYPE_CHECKING:
+    from baechi import _core
+
+__all__ = ["check_durations", "given_favorites", "place", "record"]
+
+_OF_A_RUN = ("p", "start_ts", "end_ts")
+
+
+def place(flat: Flat, algorithm: str, rules: str, *, ranks: bool, **options: Any) -> _core.Schedule:
+    """Run an algorithm of the core on the graphs.
+
+    Args:
+        flat: the graphs.
+        algorithm: the core's name of the algorithm.
+        rules: the original's rules.
+        ranks: whether nodes get their rank of placement as `topo_order`, or None.
+        options: of the core.
+
+    Raises:
+        OutOfMemoryError: an op does not fit; the nodes have the `p` of what was placed before.
+        PlacementError: the original gives up for another reason; the nodes likewise.
+        CycleError: the graph has a cycle.
+    """
+    from baechi import _core
+
+    forget(flat, ranks=ranks)
+    try:
+        return _core.place(
+            flat.graph, flat.cluster, algorithm, rules, op_bytes=flat.op_bytes, **options
+        )
+    except (OutOfMemoryError, PlacementError) as error:
+        for rank, (op, device) in enumerate(_placed(error)):
+            flat.ops.nodes[op]["p"] = flat.device_ids[device]
+            if ranks:
+                flat.ops.nodes[op]["topo_order"] = rank
+        raise named(error, flat) from None
+
+
+def forget(flat: Flat, *, ranks: bool) -> None:
+    """Clear what an earlier run wrote."""
+    names = (*_OF_A_RUN, "topo_order") if ranks else _OF_A_RUN
+    nothing = dict.fromkeys(names)
+    for node in flat.ops.nodes:
+        node.update(nothing)
+    for name in ("makespan", "peak"):
+        flat.op_graph.graph.pop(name, None)
+
+
+def record(
+    flat: Flat,
+    schedule: _core.Schedule,
+    *,
+    ms: bool = False,
+    peak: npt.NDArray[Any] | None = None,
+) -> None:
+    """Write placement and times on the nodes, makespan and peaks on the graph.
+
+    Args:
+        flat: the graphs.
+        schedule: what the core answered.
+        ms: whether times become float milliseconds and nodes get their rank as `topo_order`.
+        peak: bytes per device, by default the schedule's.
+    """
+    ids = flat.device_ids
+    unit = 1e6 if ms else 1
+    start = (schedule.start_ns / unit if ms else schedule.start_ns).tolist()
+    end = (schedule.end_ns / unit if ms else schedule.end_ns).tolist()
+    columns = zip(flat.ops.nodes, schedule.device.tolist(), start, end, strict=True)
+    for node, device, start_ts, end_ts in columns:
+        node["p"] = ids[device]
+        node["start_ts"] = start_ts
+        node["end_ts"] = end_ts
+    if ms:
+        for node, rank in zip(flat.ops.nodes, schedule.order.tolist(), strict=True):
+            node["topo_order"] = rank
+    makespan = schedule.makespan_ns
+    flat.op_graph.graph["makespan"] = makespan / unit if ms else makespan
+    flat.op_graph.graph["peak"] = (schedule.peak_bytes if peak is None else peak).tolist()
+
+
+def named(error: BaechiError, flat: Flat) -> BaechiError:
+    """The core's error with the keys of ops and the ids of devices where indices were."""
+    op = flat.ops.keys[error.__dict__["op"]]
+    device = flat.device_ids[error.__dict__["device"]]
+    if isinstance(error, OutOfMemoryError):
+        return OutOfMemoryError(
+            op, device, error.needed_bytes, error.free_bytes, error.num_placed
+        )
+    reason = error.__dict__["reason"]
+    result = PlacementError(f"op {_text(op)} cannot be placed on device {_text(device)}: {reason}")
+    result.__dict__.update(op=op, device=device, reason=reason)
+    return result

@@ -1,0 +1,175 @@
+"""Schedule: when every op and transfer of one step runs, and what memory that takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from baechi.cluster import Cluster
+from baechi.graph import Graph
+from baechi.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from baechi import _core
+
+__all__ = ["Schedule", "TransferColumns"]
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+class TransferColumns(NamedTuple):
+    """Transfers in commit order; every column is [transfers]."""
+
+    tensor: Int32s
+    source: Int32s
+    destination: Int32s
+    consumer: Int32s  # the op whose launch caused it
+    start_ns: Int64s
+    end_ns: Int64s
+    wait: Int64s  # as `Schedule.op_wait`
+
+
+class Schedule:
+    """One step of a placed graph: times in integer ns, sizes in integer bytes. Frozen.
+
+    Under the rules `baechi-tf` a transfer is shown from the start of its send to the end of its
+    receive.
+
+    Attributes:
+        graph, cluster: what was scheduled on what; links and channels are those of the rules.
+        rules, retention: the rules it was scheduled under (docs/rules.md).
+        executor: "launch", or "fifo" for the TensorFlow original's virtual scheduler.
+        device, order: int32[ops], device and launch index.
+        start_ns, end_ns: int64[ops].
+        op_wait: int64[ops], what freed the memory an op waited for: 2 i for the end of op i, 2 j + 1
+            for that of transfer j, -1 for nothing.
+        not_before_ns: int64[ops], when each launch was decided (the originals' rules), or int64[0].
+        busy_ns, peak_bytes: int64[devices].
+        peak_op: int32[devices], the op whose launch reached the peak, -1 if none did.
+        makespan_ns: the greatest end.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    rules: str
+    retention: str
+    executor: str
+    device: Int32s
+    order: Int32s
+    start_ns: Int64s
+    end_ns: Int64s
+    op_wait: Int64s
+    not_before_ns: Int64s
+    busy_ns: Int64s
+    peak_bytes: Int64s
+    peak_op: Int32s
+    makespan_ns: int
+    transfers: TransferColumns
+    _core: _core.Schedule
+
+    __slots__ = (*(name for name in __annotations__),)
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, rules: str, retention: str, core: _core.Schedule
+    ) -> None:
+        """Takes the columns over from the core."""
+        transfers = TransferColumns(
+            *(getattr(core, f"transfer_{name}") for name in TransferColumns._fields)
+        )
+        values = {
+            "graph": graph,
+            "cluster": cluster,
+            "rules": rules,
+            "retention": retention,
+            "transfers": transfers,
+            "_core": core,
+        }
+        for name in self.__slots__:
+            value = values[name] if name in values else getattr(core, name)
+            object.__setattr__(self, name, value)
+        for column in (*transfers, *(getattr(self, name) for name in self.__slots__)):
+            if isinstance(column, np.ndarray):
+                column.setflags(write=False)
+
+    @property
+    def cap_bytes(self) -> Int64s:
+        """int64[devices]: memory minus reserve."""
+        return self.cluster.memory_bytes - self.cluster.reserve_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device's peak exceeds its cap."""
+        return bool((self.peak_bytes <= self.cap_bytes).all())
+
+    @property
+    def over_limit(self) -> tuple[str, ...]:
+        """Names of the devices whose peak exceeds their cap."""
+        over = np.flatnonzero(self.peak_bytes > self.cap_bytes)
+        return tuple(self.cluster.names[device] for device in over)
+
+    @property
+    def transferred_bytes(self) -> int:
+        """Bytes of all transfers."""
+        return int(self.graph.tensor_bytes[self.transfers.tensor].sum())
+
+    def memory(self, device: str | int) -> tuple[Int64s, Int64s]:
+        """Use of a device over time under the physical rules (docs/rules.md, section 3).
+
+        Args:
+            device: its name or index.
+
+        Returns:
+            Times in ns and the bytes held after the event at that time, one entry per event in
+            event order; the first is what is held from time 0 on.
+        """
+        from baechi import _core
+
+        at = self.cluster.index(device) if isinstance(device, str) else device
+        graph, cluster = self.graph.flatten(), self.cluster.flatten(self.graph)
+        return _core.memory_curves(graph, cluster, self._core, retention=self.retention)[at]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether everything but the graph's and cluster's names of things is equal."""
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        names = [name for name in self.__slots__ if name not in ("_core", "transfers")]
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in names) and all(
+            map(np.array_equal, self.transfers, other.transfers)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Counts and the makespan."""
+        return (
+            f"Schedule({len(self.device)} ops, {len(self.transfers.tensor)} transfers, "
+            f"{format_ns(self.makespan_ns)}, {self.rules})"
+        )
+
+    def __str__(self) -> str:
+        """One line per device."""
+        lines = [f"step {format_ns(self.makespan_ns)} under {self.rules} rules"]
+        ops = np.bincount(self.device, minlength=self.cluster.num_devices)
+        for at, name in enumerate(self.cluster.names):
+            peak, cap = int(self.peak_bytes[at]), int(self.cap_bytes[at])
+            over = "  over the limit" if peak > cap else ""
+            share = self.busy_ns[at] / self.makespan_ns if self.makespan_ns else 0.0
+            lines.append(
+                f"  {name}: {ops[at]} ops, busy {share:.0%}, "
+                f"peak {format_bytes(peak)} of {format_bytes(cap)}{over}"
+            )
+        return "\n".join(lines)
+
+    def _frozen(self, name: str, *_: object) -> None:
+        raise AttributeError(f"a Schedule is frozen: {name} stays as it is")
+
+    __setattr__ = __delattr__ = _frozen
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return one == other
