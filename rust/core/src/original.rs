@@ -400,7 +400,8 @@ impl Timeline for TensorFlow<'_> {
     fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
         let tensors = self.problem.graph.inputs(op).iter().copied();
         let sent = tensors.filter(|tensor| {
-            self.problem.graph.producer(*tensor) == producer && !is_order_only(self.problem, *tensor)
+            self.problem.graph.producer(*tensor) == producer
+                && !is_order_only(self.problem, *tensor)
         });
         sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
     }
@@ -583,7 +584,8 @@ impl Timeline for PyTorch<'_> {
     fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
         let tensors = self.problem.graph.inputs(op).iter().copied();
         let sent = tensors.filter(|tensor| {
-            self.problem.graph.producer(*tensor) == producer && !is_order_only(self.problem, *tensor)
+            self.problem.graph.producer(*tensor) == producer
+                && !is_order_only(self.problem, *tensor)
         });
         sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
     }

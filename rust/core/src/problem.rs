@@ -37,8 +37,16 @@ impl<'a> Problem<'a> {
         check_indices(graph, cluster)?;
         let (class_ns, class_of) = compute_classes(graph, cluster);
         let uniform_ns = Vec::new();
-        let mut problem =
-            Self { graph, cluster, retention, cancelled, class_ns, class_of, uniform_ns, runs_anywhere: false };
+        let mut problem = Self {
+            graph,
+            cluster,
+            retention,
+            cancelled,
+            class_ns,
+            class_of,
+            uniform_ns,
+            runs_anywhere: false,
+        };
         problem.runs_anywhere = cluster.num_sets == 0
             && problem.class_ns.iter().flatten().all(|duration| *duration >= 0);
         problem.uniform_ns = problem.uniform_transfers();
@@ -63,6 +71,12 @@ impl<'a> Problem<'a> {
     #[must_use]
     pub fn compute_ns(&self, op: OpId, device: DeviceId) -> Ns {
         self.class_ns[self.class_of[device as usize]][op as usize]
+    }
+
+    /// Compute times of all ops on a device; -1 where it cannot run them.
+    #[must_use]
+    pub fn compute_column(&self, device: DeviceId) -> &[Ns] {
+        &self.class_ns[self.class_of[device as usize]]
     }
 
     /// Whether kind and pins let the op run on the device.
@@ -122,12 +136,7 @@ impl<'a> Problem<'a> {
         others.map(|device| self.transfer_ns(tensor, source, device)).max().unwrap_or(0)
     }
 
-    fn link_transfer_ns(
-        &self,
-        tensor: TensorId,
-        source: DeviceId,
-        destination: DeviceId,
-    ) -> Ns {
+    fn link_transfer_ns(&self, tensor: TensorId, source: DeviceId, destination: DeviceId) -> Ns {
         let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
         if given >= 0 {
             return given;

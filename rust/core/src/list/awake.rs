@@ -129,8 +129,7 @@ impl<T: Timeline> Loop<'_, T> {
             }
             let mut urgent = 0;
             for other in self.problem.devices() {
-                if self.is_offered(op, other)
-                    && self.timeline.room_for_one(op, other) == Room::Fits
+                if self.is_offered(op, other) && self.timeline.room_for_one(op, other) == Room::Fits
                 {
                     urgent = urgent.max(self.start_on(op, other));
                 }

@@ -8,8 +8,8 @@ mod groups;
 use groups::Groups;
 
 use crate::channels::ChannelClocks;
-use crate::error::{Error, Result};
 use crate::cluster::Channels;
+use crate::error::{Error, Result};
 use crate::list::{Effects, Room, Score, Timeline};
 use crate::problem::Problem;
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
@@ -247,8 +247,7 @@ impl<'p> Book<'p> {
         match self.group(op) {
             Some(group) => {
                 let home = self.groups.home[group as usize];
-                (home == NOWHERE || home == device)
-                    && self.groups.allow(self.problem, op, device)
+                (home == NOWHERE || home == device) && self.groups.allow(self.problem, op, device)
             }
             None => self.problem.may_run(op, device),
         }
