@@ -208,22 +208,20 @@ impl<'a, T: Timeline> Loop<'a, T> {
                 self.offer_to_all(rank, None);
             }
         }
-        let mut steps = 0_u32;
         loop {
             self.finish_ended();
             self.wake();
-            if let Some(choice) = self.choose()? {
+            while let Some(choice) = self.choose()? {
                 self.commit(choice)?;
-            } else if let Some(next) = self.next_event() {
-                debug_assert!(next >= self.now, "time moves forward");
-                self.now = next;
-            } else {
-                break;
+                // What takes no time ends before the next choice.
+                self.finish_ended();
+                if self.launch.len().is_multiple_of(1024) {
+                    self.problem.check_cancelled()?;
+                }
             }
-            steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(1024) {
-                self.problem.check_cancelled()?;
-            }
+            let Some(next) = self.next_event() else { break };
+            debug_assert!(next >= self.now, "time moves forward");
+            self.now = next;
         }
         if self.launch.len() < self.problem.graph.num_ops {
             return Err(self.dead_end());
@@ -249,6 +247,17 @@ impl<'a, T: Timeline> Loop<'a, T> {
     fn offer_near(&mut self, rank: u32, producer: OpId, home: DeviceId) {
         let op = self.op_of[rank as usize];
         let away = self.timeline.time_away(op, producer, home);
+        if let Some(fixed) = self.policy.fixed
+            && away > 0
+        {
+            let device = fixed[op as usize];
+            if device == home {
+                self.offer(rank, device);
+            } else {
+                self.queues[device as usize].put_off(self.now + away, rank);
+            }
+            return;
+        }
         if away == 0 {
             return self.offer_to_all(rank, None);
         }
@@ -446,7 +455,11 @@ impl<'a, T: Timeline> Loop<'a, T> {
                     Some(favorite) => Some(self.awake_event(device, favorite)),
                     None => self.free_event(device),
                 };
-                next = [next, event].into_iter().flatten().min();
+                if let Some(event) = event
+                    && next.is_none_or(|next| event < next)
+                {
+                    next = Some(event);
+                }
             }
             // An op that others could have before that is put off there first: its time there may be earlier.
             match self.unspread.peek().copied() {
