@@ -151,7 +151,7 @@ pub fn simulate_given(
 /// Schedules a placement in a given launch order, with the waits and decision times of its plan.
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, device, order, rules, *, op_wait = None, transfer_wait = None,
-    not_before_ns = None, retention = "liveness", reserve = false))]
+    not_before_ns = None, retention = "liveness", reserve = false, colocation = true))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn simulate_launched(
     py: Python<'_>,
@@ -165,6 +165,7 @@ pub fn simulate_launched(
     not_before_ns: Option<Column<'_, i64>>,
     retention: &str,
     reserve: bool,
+    colocation: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let events = |column: &Column<'_, i64>| -> PyResult<Vec<_>> {
@@ -180,7 +181,8 @@ pub fn simulate_launched(
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         let decision = decision(&problem, device, &order, &not_before)?;
         simulate::check_waits(&problem, &decision, &waits)?;
-        simulate::simulate_launched(&request(&problem, rules), &decision, &waits, reserve)
+        let request = Request { colocation, ..request(&problem, rules) };
+        simulate::simulate_launched(&request, &decision, &waits, reserve)
     })?;
     Ok(PySchedule { schedule })
 }

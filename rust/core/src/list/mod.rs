@@ -432,13 +432,15 @@ impl<'a, T: Timeline> Loop<'a, T> {
         };
         self.not_before.push(self.now);
         self.last[device as usize] = Some(op);
-        self.busy[device as usize] = true;
-        self.running.push(Reverse((end, device)));
+        if end > self.now || !self.policy.rules.misses_instant_ends {
+            self.busy[device as usize] = true;
+            self.running.push(Reverse((end, device)));
+        }
         let queue = &mut self.queues[device as usize];
         queue.withdraw(rank);
         let (state, op_of) = (&self.state, &self.op_of);
         queue.compact(self.num_ready, |rank| state[op_of[rank as usize] as usize] == State::Placed);
-        self.least[device as usize] = NOTHING;
+        self.look_at(device);
         self.apply_effects();
         Ok(())
     }
@@ -528,11 +530,12 @@ impl<'a, T: Timeline> Loop<'a, T> {
         let placed = self.placed();
         let ready = |op: &OpId| self.state[*op as usize] == State::Ready;
         let order = self.problem.graph.order();
-        let first = order.iter().copied().find(ready);
-        let op = first.unwrap_or_else(|| {
+        let Some(op) = order.iter().copied().find(ready) else {
             let waiting = |op: &&OpId| self.state[**op as usize] == State::Waiting;
-            *order.iter().find(waiting).expect("an op that was not placed")
-        });
+            let op = *order.iter().find(waiting).expect("an op that was not placed");
+            let reason = "the end of a producer that takes no time was missed";
+            return Error::Stuck { op, device: 0, reason, placed };
+        };
         let mut closest: Option<(Bytes, DeviceId, Bytes, Bytes)> = None;
         for device in self.problem.devices().filter(|device| self.is_offered(op, *device)) {
             if let Room::Short { needed, free } | Room::Full { needed, free } =
