@@ -147,7 +147,8 @@ def simulate_many(
     order: _Int32s | None,
     *,
     retention: str = "liveness",
-) -> tuple[_Int64s, _Int64s]: ...
+    peaks: bool = True,
+) -> tuple[_Int64s, _Int64s | None]: ...
 def memory_curves(
     graph: FlatGraph, cluster: FlatCluster, schedule: Schedule, *, retention: str = "liveness"
 ) -> list[tuple[_Int64s, _Int64s]]: ...

@@ -4,7 +4,7 @@
 //! scheduled again with each device's use of memory at hand, and transfers and ops that would overfill a device
 //! wait (docs/rules.md).
 
-use crate::curve::memory_curves;
+use crate::curve;
 use crate::error::{Error, Result};
 use crate::fifo;
 use crate::launch::{Run, Waits, check_devices};
@@ -205,9 +205,9 @@ fn finish(problem: &Problem, decision: &Decision, run: Run) -> Result<Schedule> 
         peak_op: Vec::new(),
     };
     problem.check_cancelled()?;
-    for curve in memory_curves(problem, &schedule) {
-        schedule.peak.push(curve.peak);
-        schedule.peak_op.push(curve.peak_op);
+    for peak in curve::peaks(problem, &schedule) {
+        schedule.peak.push(peak.bytes);
+        schedule.peak_op.push(peak.op);
     }
     Ok(schedule)
 }

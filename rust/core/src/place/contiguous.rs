@@ -26,7 +26,8 @@ pub fn place(request: &Request) -> Result<Schedule> {
     let mut best: Option<Schedule> = None;
     let mut last_error = None;
     // A device may be passed over only where no split gives each of the first few something.
-    for (may_skip, percent) in [false, true].into_iter().flat_map(|skip| SAFETY.map(|p| (skip, p))) {
+    for (may_skip, percent) in [false, true].into_iter().flat_map(|skip| SAFETY.map(|p| (skip, p)))
+    {
         for count in 1..=devices.len() {
             problem.check_cancelled()?;
             let Some(device) = chain.split(problem, &devices[..count], percent, may_skip) else {

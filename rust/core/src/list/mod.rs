@@ -6,6 +6,9 @@
 //! rise unnoticed, and whatever lowers one is reported in [`Effects`], so every choice is what scoring
 //! everything would give.
 
+mod awake;
+mod queue;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -14,6 +17,7 @@ use crate::problem::Problem;
 use crate::rules::{LoopRules, Tie, Urgency};
 use crate::schedule::Decision;
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
+use queue::{NOTHING, Queue};
 
 /// Whether an op may be started on a device, memory and groups considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +34,17 @@ pub enum Room {
         free: Bytes,
     },
     /// Never, for other reasons: another home, a kind that cannot run it.
+    Never,
+}
+
+/// What the loop learns when it looks at an op on an idle device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Score {
+    /// It could start at this time.
+    Start(Ns),
+    /// It needs so many free bytes.
+    Short { needed: Bytes },
+    /// It will never start there.
     Never,
 }
 
@@ -52,6 +67,14 @@ pub trait Timeline {
     fn bound_to(&self, op: OpId) -> Option<DeviceId>;
     /// When all inputs of a ready op would be on the device, were it committed there now.
     fn arrival(&mut self, op: OpId, device: DeviceId) -> Ns;
+    /// What a ready op's start on an idle device would be if it were committed at `now`.
+    fn score(&mut self, op: OpId, device: DeviceId, now: Ns) -> Score {
+        match self.room(op, device) {
+            Room::Fits => Score::Start(self.arrival(op, device).max(now)),
+            Room::Short { needed, .. } => Score::Short { needed },
+            Room::Full { .. } | Room::Never => Score::Never,
+        }
+    }
     /// Whether the op may start on the device now.
     fn room(&self, op: OpId, device: DeviceId) -> Room;
     /// As `room`, without the test of the whole group's needs (which the originals' m-SCT skips).
@@ -60,6 +83,9 @@ pub trait Timeline {
     }
     /// Bytes that a blocked op might find.
     fn free_bytes(&self, device: DeviceId) -> Bytes;
+    /// Least time that the output of `producer`, which ended on `home` as the last of the op's producers, needs to
+    /// get to another device; 0 if it may be there at once.
+    fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns;
     /// When the inputs of a ready op could be anywhere.
     fn urgent(&self, op: OpId) -> Ns;
     /// Places the op and answers when it ends.
@@ -105,17 +131,6 @@ enum State {
     Placed,
 }
 
-/// Candidates of one device, by rank.
-#[derive(Default)]
-struct Queue {
-    /// Perhaps startable now.
-    now: BinaryHeap<Reverse<u32>>,
-    /// Not startable before the given time.
-    later: BinaryHeap<Reverse<(Ns, u32)>>,
-    /// Not startable before so many bytes are free.
-    blocked: BinaryHeap<Reverse<(Bytes, u32)>>,
-}
-
 /// A candidate to be committed now; `timeless` where the originals' m-SCT lost its start time.
 #[derive(Clone, Copy)]
 struct Choice {
@@ -131,12 +146,20 @@ struct Loop<'a, T> {
     now: Ns,
     waiting: Vec<u32>,
     state: Vec<State>,
+    num_ready: usize,
     rank_of: Vec<u32>,
     op_of: Vec<OpId>,
     queues: Vec<Queue>,
+    /// The least rank that each device may start now; `NOTHING` for one that is busy or waits for a favorite.
+    least: Vec<u32>,
+    /// Ready ops that so far only the device of their last producer was offered: nobody else could have them
+    /// before the given time.
+    unspread: BinaryHeap<Reverse<(Ns, u32)>>,
     running: BinaryHeap<Reverse<(Ns, DeviceId)>>,
     busy: Vec<bool>,
     last: Vec<Option<OpId>>,
+    /// For each idle device the favorite child it waits for; all `None` without favorites.
+    waits: Vec<Option<OpId>>,
     /// Ready ops by (urgent time, rank); kept only with favorites.
     urgent: BTreeSet<(Ns, u32)>,
     device: Vec<DeviceId>,
@@ -160,12 +183,16 @@ impl<'a, T: Timeline> Loop<'a, T> {
             now: 0,
             waiting: problem.graph.num_parents().to_vec(),
             state: vec![State::Waiting; num_ops],
+            num_ready: 0,
             rank_of,
             op_of,
-            queues: (0..num_devices).map(|_| Queue::default()).collect(),
+            queues: (0..num_devices).map(|_| Queue::new(num_ops)).collect(),
+            least: vec![NOTHING; num_devices],
+            unspread: BinaryHeap::new(),
             running: BinaryHeap::new(),
             busy: vec![false; num_devices],
             last: vec![None; num_devices],
+            waits: vec![None; num_devices],
             urgent: BTreeSet::new(),
             device: vec![DeviceId::MAX; num_ops],
             launch: Vec::with_capacity(num_ops),
@@ -177,25 +204,24 @@ impl<'a, T: Timeline> Loop<'a, T> {
     fn run(mut self) -> Result<Decision> {
         for op in 0..self.problem.num_ops() {
             if self.waiting[op as usize] == 0 {
-                self.make_ready(op);
+                let rank = self.make_ready(op);
+                self.offer_to_all(rank, None);
             }
         }
-        let mut steps = 0_u32;
         loop {
             self.finish_ended();
-            self.wake_later();
-            if let Some(choice) = self.choose()? {
+            self.wake();
+            while let Some(choice) = self.choose()? {
                 self.commit(choice)?;
-            } else if let Some(next) = self.next_event() {
-                debug_assert!(next >= self.now, "time moves forward");
-                self.now = next;
-            } else {
-                break;
+                // What takes no time ends before the next choice.
+                self.finish_ended();
+                if self.launch.len().is_multiple_of(1024) {
+                    self.problem.check_cancelled()?;
+                }
             }
-            steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(1024) {
-                self.problem.check_cancelled()?;
-            }
+            let Some(next) = self.next_event() else { break };
+            debug_assert!(next >= self.now, "time moves forward");
+            self.now = next;
         }
         if self.launch.len() < self.problem.graph.num_ops {
             return Err(self.dead_end());
@@ -203,25 +229,69 @@ impl<'a, T: Timeline> Loop<'a, T> {
         Ok(Decision { device: self.device, launch: self.launch, not_before: self.not_before })
     }
 
-    fn make_ready(&mut self, op: OpId) {
+    fn make_ready(&mut self, op: OpId) -> u32 {
         if self.policy.rules.tie == Tie::DeviceThenReady {
             self.rank_of[op as usize] = u32::try_from(self.op_of.len()).expect("31 bits");
             self.op_of.push(op);
         }
         self.state[op as usize] = State::Ready;
+        self.num_ready += 1;
         let rank = self.rank_of[op as usize];
+        if self.policy.favorites.is_some() {
+            self.urgent.insert((self.urgent_time(op), rank));
+        }
+        rank
+    }
+
+    /// Offers an op whose last producer just ended on `home`. Its data needs time to get anywhere else.
+    fn offer_near(&mut self, rank: u32, producer: OpId, home: DeviceId) {
+        let op = self.op_of[rank as usize];
+        let away = self.timeline.time_away(op, producer, home);
+        if let Some(fixed) = self.policy.fixed
+            && away > 0
+        {
+            let device = fixed[op as usize];
+            if device == home {
+                self.offer(rank, device);
+            } else {
+                self.queues[device as usize].put_off(self.now + away, rank);
+            }
+            return;
+        }
+        if away == 0 {
+            return self.offer_to_all(rank, None);
+        }
+        if self.is_offered(op, home) {
+            self.offer(rank, home);
+        }
+        if self.queues.len() > 1 {
+            self.unspread.push(Reverse((self.now + away, rank)));
+        }
+    }
+
+    /// Offers an op to all devices, or puts it off on all of them until a time.
+    fn offer_to_all(&mut self, rank: u32, until: Option<Ns>) {
+        let op = self.op_of[rank as usize];
         for device in self.problem.devices() {
             if self.is_offered(op, device) {
-                self.queues[device as usize].now.push(Reverse(rank));
+                match until {
+                    Some(until) => self.queues[device as usize].put_off(until, rank),
+                    None => self.offer(rank, device),
+                }
             }
         }
-        if self.policy.favorites.is_some() {
-            let urgent = match self.policy.rules.urgency {
-                Urgency::Data => self.timeline.urgent(op),
-                Urgency::Devices => 0,
-            };
-            self.urgent.insert((urgent, rank));
-        }
+    }
+
+    fn offer(&mut self, rank: u32, device: DeviceId) {
+        self.queues[device as usize].offer(rank);
+        self.look_at(device);
+    }
+
+    /// Brings `least` up to date for one device.
+    fn look_at(&mut self, device: DeviceId) {
+        let at = device as usize;
+        let is_open = !self.busy[at] && self.waits[at].is_none();
+        self.least[at] = if is_open { self.queues[at].least_now() } else { NOTHING };
     }
 
     fn is_offered(&self, op: OpId, device: DeviceId) -> bool {
@@ -231,6 +301,10 @@ impl<'a, T: Timeline> Loop<'a, T> {
         }
     }
 
+    fn is_placed(&self, rank: u32) -> bool {
+        self.state[self.op_of[rank as usize] as usize] == State::Placed
+    }
+
     fn finish_ended(&mut self) {
         while let Some(Reverse((end, device))) = self.running.peek().copied() {
             if end > self.now {
@@ -238,13 +312,16 @@ impl<'a, T: Timeline> Loop<'a, T> {
             }
             self.running.pop();
             self.busy[device as usize] = false;
+            self.look_at(device);
             let op = self.last[device as usize].expect("a running device runs something");
             self.timeline.finish(op, device, &mut self.effects);
             self.apply_effects();
-            for child in self.problem.graph.children(op) {
+            let graph = self.problem.graph;
+            for child in graph.children(op) {
                 self.waiting[*child as usize] -= 1;
                 if self.waiting[*child as usize] == 0 {
-                    self.make_ready(*child);
+                    let rank = self.make_ready(*child);
+                    self.offer_near(rank, op, device);
                 }
             }
         }
@@ -262,32 +339,31 @@ impl<'a, T: Timeline> Loop<'a, T> {
         }
         for device in effects.roomier.drain(..) {
             let free = self.timeline.free_bytes(device);
-            let queue = &mut self.queues[device as usize];
-            while let Some(Reverse((needed, rank))) = queue.blocked.peek().copied() {
-                if needed > free {
-                    break;
-                }
-                queue.blocked.pop();
-                queue.now.push(Reverse(rank));
-            }
+            self.queues[device as usize].unblock(free);
+            self.look_at(device);
         }
         self.effects = effects;
     }
 
     fn reoffer(&mut self, op: OpId, device: DeviceId) {
         if self.state[op as usize] == State::Ready && self.is_offered(op, device) {
-            self.queues[device as usize].now.push(Reverse(self.rank_of[op as usize]));
+            self.offer(self.rank_of[op as usize], device);
         }
     }
 
-    fn wake_later(&mut self) {
-        for (queue, busy) in self.queues.iter_mut().zip(&self.busy) {
-            while let Some(Reverse((bound, rank))) = queue.later.peek().copied() {
-                if *busy || bound > self.now {
-                    break;
-                }
-                queue.later.pop();
-                queue.now.push(Reverse(rank));
+    fn wake(&mut self) {
+        while let Some(Reverse((time, rank))) = self.unspread.peek().copied() {
+            if time > self.now {
+                break;
+            }
+            self.unspread.pop();
+            if !self.is_placed(rank) {
+                self.offer_to_all(rank, None);
+            }
+        }
+        for device in self.problem.devices() {
+            if !self.busy[device as usize] && self.queues[device as usize].wake(self.now) {
+                self.look_at(device);
             }
         }
     }
@@ -298,184 +374,55 @@ impl<'a, T: Timeline> Loop<'a, T> {
     }
 
     fn choose(&mut self) -> Result<Option<Choice>> {
-        let waits = self.waits();
-        let mut awake: Option<Choice> = None;
-        let by_device = self.policy.rules.tie == Tie::DeviceThenReady;
-        for device in self.problem.devices() {
-            if self.busy[device as usize] {
-                continue;
-            }
-            let found = match waits.get(device as usize).copied().flatten() {
-                Some(favorite) => self.choose_awake(device, favorite),
-                None if by_device => self.choose_free(std::slice::from_ref(&device)),
-                None => None,
-            };
-            let Some(found) = found else { continue };
-            if by_device {
-                return Ok(Some(found));
-            }
-            if let Some(other) = awake
-                && other.timeless != found.timeless
-            {
-                return Err(self.lost_time(found));
-            }
-            let order = |choice: Choice| (choice.rank, choice.device);
-            awake = Some(awake.filter(|other| order(*other) < order(found)).unwrap_or(found));
+        if self.policy.favorites.is_some() {
+            return self.choose_with_favorites();
         }
-        if by_device {
-            return Ok(None);
-        }
-        let idle = |device: &DeviceId| {
-            !self.busy[*device as usize] && waits.get(*device as usize).copied().flatten().is_none()
-        };
-        let free: Vec<DeviceId> = self.problem.devices().filter(idle).collect();
-        let free = self.choose_free(&free);
-        match (awake, free) {
-            (Some(waited), Some(_)) if waited.timeless => Err(self.lost_time(waited)),
-            (Some(waited), Some(free)) => {
-                let first = (waited.rank, waited.device) < (free.rank, free.device);
-                Ok(Some(if first { waited } else { free }))
+        Ok(match self.policy.rules.tie {
+            Tie::PositionThenDevice => self.choose_free(self.problem.devices()),
+            Tie::DeviceThenReady => {
+                self.problem.devices().find_map(|device| self.choose_free(device..device + 1))
             }
-            (waited, free) => Ok(waited.or(free)),
-        }
+        })
     }
 
-    /// The first startable op of the given idle devices, by rank and then device.
-    fn choose_free(&mut self, devices: &[DeviceId]) -> Option<Choice> {
+    /// The first startable op of the devices that are idle and wait for nothing, by rank and then device.
+    fn choose_free(&mut self, devices: std::ops::Range<DeviceId>) -> Option<Choice> {
         loop {
-            let mut best: Option<(u32, DeviceId)> = None;
-            for device in devices {
-                let now = &mut self.queues[*device as usize].now;
-                while let Some(Reverse(rank)) = now.peek().copied() {
-                    if self.state[self.op_of[rank as usize] as usize] == State::Placed {
-                        now.pop();
-                        continue;
-                    }
-                    if best.is_none_or(|known| (rank, *device) < known) {
-                        best = Some((rank, *device));
-                    }
-                    break;
-                }
+            let least = &self.least[devices.start as usize..devices.end as usize];
+            let rank = least.iter().copied().min().unwrap_or(NOTHING);
+            if rank == NOTHING {
+                return None;
             }
-            let (rank, device) = best?;
+            let first = least.iter().zip(devices.clone()).find(|(least, _)| **least == rank);
+            let (_, device) = first.expect("the minimum is among them");
+            let queue = &mut self.queues[device as usize];
             let op = self.op_of[rank as usize];
-            let room = self.timeline.room(op, device);
-            if room == Room::Fits {
-                let start = self.start_on(op, device);
-                if start <= self.now {
-                    return Some(Choice { rank, device, timeless: false });
-                }
-                self.queues[device as usize].later.push(Reverse((start, rank)));
-            } else if let Room::Short { needed, .. } = room {
-                self.queues[device as usize].blocked.push(Reverse((needed, rank)));
-            }
-            self.queues[device as usize].now.pop();
-        }
-    }
-
-    /// For each idle device the favorite child it waits for, if it does.
-    fn waits(&mut self) -> Vec<Option<OpId>> {
-        let Some(favorites) = self.policy.favorites else {
-            return Vec::new();
-        };
-        let mut waits = vec![None; self.problem.cluster.num_devices];
-        for device in self.problem.devices() {
-            if self.busy[device as usize] {
-                continue;
-            }
-            let Some(last) = self.last[device as usize] else {
-                continue;
-            };
-            let Ok(favorite) = u32::try_from(favorites[last as usize]) else {
-                continue;
-            };
-            if self.state[favorite as usize] == State::Ready
-                && self.timeline.bound_to(favorite).is_none()
-                && self.is_offered(favorite, device)
-                && self.timeline.room(favorite, device) == Room::Fits
-                && self.is_earliest(favorite, device)
-            {
-                waits[device as usize] = Some(favorite);
-            }
-        }
-        waits
-    }
-
-    fn is_earliest(&mut self, op: OpId, device: DeviceId) -> bool {
-        let start = self.start_on(op, device);
-        for other in self.problem.devices() {
-            if other != device
-                && self.is_offered(op, other)
-                && self.timeline.room(op, other) == Room::Fits
-                && self.start_on(op, other) < start
-            {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// What a device that waits for a favorite starts now: an urgent op, or the favorite.
-    fn choose_awake(&mut self, device: DeviceId, favorite: OpId) -> Option<Choice> {
-        match self.policy.rules.urgency {
-            Urgency::Data => {
-                let due = self.urgent.range(..=(self.now, u32::MAX)).copied().collect::<Vec<_>>();
-                for (_, rank) in due {
-                    let op = self.op_of[rank as usize];
-                    if self.is_offered(op, device)
-                        && self.timeline.room(op, device) == Room::Fits
-                        && self.start_on(op, device) <= self.now
-                    {
+            if self.state[op as usize] != State::Placed {
+                match self.timeline.score(op, device, self.now) {
+                    Score::Start(start) if start <= self.now => {
                         return Some(Choice { rank, device, timeless: false });
                     }
+                    Score::Start(start) => queue.put_off(start, rank),
+                    Score::Short { needed } => queue.block(needed, rank),
+                    Score::Never => {}
                 }
             }
-            Urgency::Devices => {
-                if let Some((urgent, rank)) = self.most_urgent(device)
-                    && urgent <= self.now
-                {
-                    let op = self.op_of[rank as usize];
-                    let timeless = self.timeline.room(op, device) != Room::Fits;
-                    return Some(Choice { rank, device, timeless });
-                }
-            }
+            queue.withdraw(rank);
+            self.least[device as usize] = queue.least_now();
         }
-        let rank = self.rank_of[favorite as usize];
-        let start = self.start_on(favorite, device);
-        (start <= self.now).then_some(Choice { rank, device, timeless: false })
-    }
-
-    /// Least (urgent time, rank) of the ready ops that fit the device; urgent means that every device
-    /// with room could start it (the originals' rule).
-    fn most_urgent(&mut self, device: DeviceId) -> Option<(Ns, u32)> {
-        let mut best: Option<(Ns, u32)> = None;
-        let ready: Vec<u32> = self.urgent.iter().map(|(_, rank)| *rank).collect();
-        for rank in ready {
-            let op = self.op_of[rank as usize];
-            if !self.is_offered(op, device) || self.timeline.room_for_one(op, device) != Room::Fits
-            {
-                continue;
-            }
-            let mut urgent = 0;
-            for other in self.problem.devices() {
-                if self.is_offered(op, other) && self.timeline.room_for_one(op, other) == Room::Fits
-                {
-                    urgent = urgent.max(self.start_on(op, other));
-                }
-            }
-            if best.is_none_or(|known| (urgent, rank) < known) {
-                best = Some((urgent, rank));
-            }
-        }
-        best
     }
 
     fn commit(&mut self, choice: Choice) -> Result<()> {
         let Choice { rank, device, .. } = choice;
         let op = self.op_of[rank as usize];
         self.state[op as usize] = State::Placed;
+        self.num_ready -= 1;
         self.device[op as usize] = device;
         self.launch.push(op);
+        if self.policy.favorites.is_some() {
+            let urgent = self.urgent_time(op);
+            self.urgent.remove(&(urgent, rank));
+        }
         let end = match self.timeline.commit(op, device, self.now, &mut self.effects) {
             Ok(end) => end,
             Err(reason) => {
@@ -489,88 +436,79 @@ impl<'a, T: Timeline> Loop<'a, T> {
             self.busy[device as usize] = true;
             self.running.push(Reverse((end, device)));
         }
-        if self.policy.favorites.is_some() {
-            self.forget_urgent(op, rank);
-        }
+        let queue = &mut self.queues[device as usize];
+        queue.withdraw(rank);
+        let (state, op_of) = (&self.state, &self.op_of);
+        queue.compact(self.num_ready, |rank| state[op_of[rank as usize] as usize] == State::Placed);
+        self.look_at(device);
         self.apply_effects();
         Ok(())
     }
 
-    fn forget_urgent(&mut self, op: OpId, rank: u32) {
-        let urgent = match self.policy.rules.urgency {
-            Urgency::Data => self.timeline.urgent(op),
-            Urgency::Devices => 0,
-        };
-        self.urgent.remove(&(urgent, rank));
-    }
-
     /// The next moment at which anything can change, if there is one.
     fn next_event(&mut self) -> Option<Ns> {
-        let mut next = self.running.peek().map(|Reverse((end, _))| *end);
-        let waits = self.waits();
-        for device in self.problem.devices() {
-            if self.busy[device as usize] {
-                continue;
+        loop {
+            let mut next = self.running.peek().map(|Reverse((end, _))| *end);
+            for device in self.problem.devices() {
+                if self.busy[device as usize] {
+                    continue;
+                }
+                let event = match self.waits[device as usize] {
+                    Some(favorite) => Some(self.awake_event(device, favorite)),
+                    None => self.free_event(device),
+                };
+                if let Some(event) = event
+                    && next.is_none_or(|next| event < next)
+                {
+                    next = Some(event);
+                }
             }
-            let event = match waits.get(device as usize).copied().flatten() {
-                Some(favorite) => Some(self.awake_event(device, favorite)),
-                None => self.free_event(device),
-            };
-            next = [next, event].into_iter().flatten().min();
+            // An op that others could have before that is put off there first: its time there may be earlier.
+            match self.unspread.peek().copied() {
+                Some(Reverse((time, rank))) if next.is_none_or(|next| time < next) => {
+                    self.unspread.pop();
+                    if !self.is_placed(rank) {
+                        self.offer_to_all(rank, Some(time));
+                    }
+                }
+                _ => return next,
+            }
         }
-        next
     }
 
-    /// When the first of a free device's ops could start: the least score, checked.
+    /// When the first of a free device's ops could start. Without favorites a lower bound will do, since nothing but a start happens
+    /// at such a moment; with them it is checked, since a device may begin to wait at any moment that is looked at.
     fn free_event(&mut self, device: DeviceId) -> Option<Ns> {
         loop {
-            let Reverse((bound, rank)) = self.queues[device as usize].later.peek().copied()?;
+            let (bound, rank) = self.queues[device as usize].earliest_later()?;
             let op = self.op_of[rank as usize];
+            let queue = &mut self.queues[device as usize];
             if self.state[op as usize] == State::Placed {
-                self.queues[device as usize].later.pop();
+                queue.drop_earliest_later();
                 continue;
             }
-            match self.timeline.room(op, device) {
-                Room::Fits => {
-                    let start = self.start_on(op, device);
-                    if start <= bound {
-                        return Some(start);
-                    }
-                    self.queues[device as usize].later.pop();
-                    self.queues[device as usize].later.push(Reverse((start, rank)));
-                }
-                Room::Short { needed, .. } => {
-                    self.queues[device as usize].later.pop();
-                    self.queues[device as usize].blocked.push(Reverse((needed, rank)));
-                }
-                Room::Full { .. } | Room::Never => {
-                    self.queues[device as usize].later.pop();
-                }
+            if self.policy.favorites.is_none() {
+                return Some(bound);
+            }
+            let score = self.timeline.score(op, device, self.now);
+            if let Score::Start(start) = score
+                && start <= bound
+            {
+                return Some(start);
+            }
+            queue.drop_earliest_later();
+            match score {
+                Score::Start(start) => queue.put_off(start, rank),
+                Score::Short { needed } => queue.block(needed, rank),
+                Score::Never => {}
             }
         }
     }
 
-    fn awake_event(&mut self, device: DeviceId, favorite: OpId) -> Ns {
-        let favorite_start = self.start_on(favorite, device);
+    fn urgent_time(&self, op: OpId) -> Ns {
         match self.policy.rules.urgency {
-            Urgency::Devices => {
-                let urgent = self.most_urgent(device).map(|(urgent, _)| urgent);
-                urgent.map_or(favorite_start, |urgent| urgent.min(favorite_start))
-            }
-            Urgency::Data => {
-                let mut event = favorite_start;
-                for (urgent, rank) in self.urgent.iter().copied().collect::<Vec<_>>() {
-                    if urgent > self.now {
-                        event = event.min(urgent);
-                        break;
-                    }
-                    let op = self.op_of[rank as usize];
-                    if self.is_offered(op, device) && self.timeline.room(op, device) == Room::Fits {
-                        event = event.min(self.start_on(op, device));
-                    }
-                }
-                event
-            }
+            Urgency::Data => self.timeline.urgent(op),
+            Urgency::Devices => 0,
         }
     }
 
