@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import baechi
 from baechi import Cluster, Device, Graph, GraphBuilder, InputError, Link
 from limits_oracle import schedule as scheduled_by_the_oracle
+from physical_oracle import decide
 from scheduled import violations
 from strategies import Case, cases, placements
 
@@ -63,6 +64,15 @@ def test_a_placement_is_scheduled_by_the_rules(data: st.DataObject, retention: s
     schedule = baechi.simulate(case.graph, case.cluster, device, retention=retention)
     assert schedule.device.tolist() == device
     assert violations(schedule, limits=False) == []
+
+
+@given(data=st.data())
+def test_a_placement_is_launched_in_the_order_of_the_literal_oracle(data: st.DataObject) -> None:
+    case = data.draw(cases(grouped=False))
+    device = data.draw(placements(case))
+    schedule = baechi.simulate(case.graph, case.cluster, device)
+    launched = [(op, device[op]) for op in np.argsort(schedule.order).tolist()]
+    assert launched == decide(case.graph, case.cluster, fixed=device)
 
 
 @given(data=st.data(), retention=st.sampled_from(["liveness", "training"]))

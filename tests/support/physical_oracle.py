@@ -47,10 +47,16 @@ def decide(
     retention: str = "liveness",
     reserve: bool = False,
     favorites: Sequence[int] | None = None,
+    fixed: Sequence[int] | None = None,
 ) -> Decision:
-    """Devices and launch order by m-ETF, or with favorites by m-SCT."""
+    """Devices and launch order by m-ETF, or with favorites by m-SCT.
+
+    With fixed devices only the order is decided: groups, pins and limits are not looked at.
+    """
     state = _State(plain(graph, cluster), graph.topological_order().tolist(), retention, reserve)
-    state.book_pinned()
+    state.fixed = fixed
+    if fixed is None:
+        state.book_pinned()
     while len(state.decided) < len(state.case.ops):
         state.end_what_ended()
         found, later = state.candidates(favorites)
@@ -79,6 +85,7 @@ class _State:
         self.position = {op: rank for rank, op in enumerate(order)}
         self.training = retention == "training"
         self.reserve = reserve
+        self.fixed: Sequence[int] | None = None
         self.now = 0
         self.decided: Decision = []
         self.home: dict[int, int] = {}
@@ -160,10 +167,14 @@ class _State:
         return total
 
     def allowed(self, op: int, device: int) -> bool:
+        if self.fixed is not None:
+            return self.fixed[op] == device
         return self.group_home(op) in (None, device) and self.may_run(op, device)
 
     def lacks(self, op: int, device: int) -> tuple[int, int] | None:
         """Bytes needed and free on an allowed device, where that is not enough."""
+        if self.fixed is not None:
+            return None
         new = self.new_persistent(op)
         copies = sum(self.case.bytes[tensor] for tensor in self.missing(op, device))
         needed = new + copies + self.own_bytes(op)
