@@ -4,8 +4,10 @@ mod contiguous;
 mod etf;
 pub mod favorites;
 mod given;
+mod repair;
 mod sct;
 mod topo;
+mod units;
 
 use crate::error::{Error, Result};
 use crate::list::{self, Policy};
@@ -58,9 +60,9 @@ impl Request<'_> {
         let policy = Policy { rules: self.rules.for_loop(), favorites, fixed: None };
         match self.rules {
             Rules::Physical => {
-                let mut book = Book::new(self.problem, self.caps(), reserve)?;
-                let decision = list::run(self.problem, &mut book, policy)?;
-                simulate::schedule_within_caps(self.problem, &decision)
+                let decided = Book::new(self.problem, self.caps(), reserve)
+                    .and_then(|mut book| list::run(self.problem, &mut book, policy));
+                repair::schedule(self.problem, decided)
             }
             Rules::BaechiTf => {
                 let mut timeline = self.tensor_flow(self.caps(), reserve);
