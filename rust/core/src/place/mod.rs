@@ -60,8 +60,8 @@ impl Request<'_> {
         let policy = Policy { rules: self.rules.for_loop(), favorites, fixed: None };
         match self.rules {
             Rules::Physical => {
-                let decided = Book::new(self.problem, self.caps(), reserve)
-                    .and_then(|mut book| list::run(self.problem, &mut book, policy));
+                let mut book = Book::new(self.problem, self.caps(), reserve)?;
+                let decided = list::run(self.problem, &mut book, policy);
                 repair::schedule(self.problem, decided)
             }
             Rules::BaechiTf => {

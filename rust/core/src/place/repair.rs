@@ -7,10 +7,13 @@
 
 use super::units::Units;
 use crate::error::{Error, Result};
+use crate::list::{self, Policy};
 use crate::problem::Problem;
 use crate::random::SplitMix;
+use crate::rules::Rules;
 use crate::schedule::{Decision, Schedule};
 use crate::simulate;
+use crate::timeline::Book;
 use crate::{Bytes, DeviceId, OpId};
 
 const NONE: u32 = u32::MAX;
@@ -27,12 +30,28 @@ pub(crate) fn schedule(problem: &Problem, decided: Result<Decision>) -> Result<S
         Ok(decision) => simulate::schedule_within_caps(problem, &decision),
         Err(Error::OutOfMemory { op, device, needed, free, placed }) => {
             if let Some(decision) = repair(problem, &placed) {
-                return simulate::schedule_within_caps(problem, &decision);
+                return best_order(problem, &decision);
             }
             problem.check_cancelled()?;
             Err(Error::OutOfMemory { op, device, needed, free, placed })
         }
         Err(error) => Err(error),
+    }
+}
+
+/// The schedule of a feasible decision, in its own order or in a list-scheduled one if that fits and is shorter.
+fn best_order(problem: &Problem, decision: &Decision) -> Result<Schedule> {
+    let own = simulate::schedule_within_caps(problem, decision)?;
+    let rules = Rules::Physical.for_loop();
+    let policy = Policy { rules, favorites: None, fixed: Some(&decision.device) };
+    let mut book = Book::of_given(problem, problem.cluster.cap_bytes.clone());
+    match list::run(problem, &mut book, policy) {
+        Ok(listed) => {
+            let listed = simulate::schedule_within_caps(problem, &listed)?;
+            Ok(if listed.makespan < own.makespan { listed } else { own })
+        }
+        Err(Error::Cancelled) => Err(Error::Cancelled),
+        Err(_) => Ok(own),
     }
 }
 
