@@ -125,6 +125,7 @@ def simulate_given(
     *,
     retention: str = "liveness",
     op_bytes: _Counted | None = None,
+    limits: bool = False,
 ) -> Schedule: ...
 def simulate_launched(
     graph: FlatGraph,
@@ -139,6 +140,7 @@ def simulate_launched(
     retention: str = "liveness",
     reserve: bool = False,
     colocation: bool = True,
+    limits: bool = False,
 ) -> Schedule: ...
 def simulate_many(
     graph: FlatGraph,

@@ -47,7 +47,9 @@ def digests(graph: Graph) -> list[str]:
     They depend on names and numbers, never on positions: an op that is only moved keeps its digest.
     """
     columns = [
-        _mix_rows([*graph.compute_ns, _names(graph.device_kinds).sum(keepdims=True)], graph.num_ops),
+        _mix_rows(
+            [*graph.compute_ns, _names(graph.device_kinds).sum(keepdims=True)], graph.num_ops
+        ),
         _mix_rows([graph.persistent_bytes, graph.scratch_bytes, _outputs(graph)], graph.num_ops),
         _inputs(graph),
         _constraints(graph),
@@ -74,11 +76,11 @@ def differences(op_names: Sequence[str], known: Mapping[str, str], graph: Graph)
         for at, aspect in enumerate(ASPECTS):
             if before[4 * at : 4 * at + 4] != digest[4 * at : 4 * at + 4]:
                 found.append(f'op "{name}" has other {aspect}')
-    if not found and list(op_names) != list(graph.op_names):
-        first = next(
-            at for at, (a, b) in enumerate(zip(op_names, graph.op_names, strict=True)) if a != b
-        )
-        found.append(f'the ops are in another order, from op "{graph.op_names[first]}" on')
+    order = [name for name in op_names if name in now]
+    order_now = [name for name in graph.op_names if name in known]
+    moved = (name for before, name in zip(order, order_now, strict=True) if before != name)
+    if (first := next(moved, None)) is not None:
+        found.append(f'the ops are in another order, from op "{first}" on')
     return found or ["kinds, module paths, or the order of tensors or edges changed"]
 
 

@@ -163,6 +163,8 @@ class _Placer:
                 f"favorites: expected int[{setting.graph.num_ops}], found "
                 f"{array.dtype}{list(array.shape)}"
             )
+        if array.size and not -1 <= array.min() <= array.max() < setting.graph.num_ops:
+            raise InputError(f"favorites: an index is not from -1 to {setting.graph.num_ops - 1}")
         return np.ascontiguousarray(array, np.int32)
 
 

@@ -123,10 +123,11 @@ pub fn place(
     Ok(PySchedule { schedule })
 }
 
-/// Schedules a placement whose launch order is free.
+/// Schedules a placement whose launch order is free, if wanted within the limits.
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, device, rules, *, retention = "liveness", op_bytes = None))]
-#[allow(clippy::needless_pass_by_value)]
+#[pyo3(signature = (graph, cluster, device, rules, *, retention = "liveness", op_bytes = None,
+    limits = false))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn simulate_given(
     py: Python<'_>,
     graph: &PyFlatGraph,
@@ -135,6 +136,7 @@ pub fn simulate_given(
     rules: &str,
     retention: &str,
     op_bytes: Option<Counted<'_>>,
+    limits: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let device = unsigned(&device)?;
@@ -143,15 +145,21 @@ pub fn simulate_given(
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         check_lengths(graph.graph.num_ops, bytes.as_ref(), None)?;
         let request = Request { bytes: bytes.as_ref(), ..request(&problem, rules) };
+        if limits {
+            simulate::check_devices(&problem, &device)?;
+            return request.schedule_given(&device);
+        }
         simulate::simulate_given(&request, &device)
     })?;
     Ok(PySchedule { schedule })
 }
 
-/// Schedules a placement in a given launch order, with the waits and decision times of its plan.
+/// Schedules a placement in a given launch order, with the waits and decision times of its plan; or, under
+/// physical rules, within the limits.
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, device, order, rules, *, op_wait = None, transfer_wait = None,
-    not_before_ns = None, retention = "liveness", reserve = false, colocation = true))]
+    not_before_ns = None, retention = "liveness", reserve = false, colocation = true,
+    limits = false))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn simulate_launched(
     py: Python<'_>,
@@ -166,6 +174,7 @@ pub fn simulate_launched(
     retention: &str,
     reserve: bool,
     colocation: bool,
+    limits: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let events = |column: &Column<'_, i64>| -> PyResult<Vec<_>> {
@@ -180,6 +189,9 @@ pub fn simulate_launched(
     let schedule = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         let decision = decision(&problem, device, &order, &not_before)?;
+        if limits && rules == Rules::Physical {
+            return simulate::schedule_within_caps(&problem, &decision);
+        }
         simulate::check_waits(&problem, &decision, &waits)?;
         let request = Request { colocation, ..request(&problem, rules) };
         simulate::simulate_launched(&request, &decision, &waits, reserve)

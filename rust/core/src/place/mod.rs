@@ -81,7 +81,10 @@ impl Request<'_> {
     }
 
     /// The schedule of a placement whose launch order is free, within the caps.
-    pub(crate) fn schedule_given(&self, device: &[DeviceId]) -> Result<Schedule> {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if no launch order was found that fits, [`Error::Cancelled`].
+    pub fn schedule_given(&self, device: &[DeviceId]) -> Result<Schedule> {
         match self.rules {
             Rules::Physical => {
                 let policy =
