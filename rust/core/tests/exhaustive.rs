@@ -112,8 +112,8 @@ impl<T: Timeline> Exhaustive<'_, T> {
         }
         let own = self.score(favorite, device)?;
         let devices = self.problem.devices();
-        let least = devices.filter_map(|other| self.score(favorite, other)).min()?;
-        (own == least).then_some(favorite)
+        let earliest = devices.filter_map(|other| self.score(favorite, other)).min()?;
+        (own == earliest).then_some(favorite)
     }
 
     /// Least (urgent time, rank) of the ready ops that the device could take, as the rules have it.
@@ -179,6 +179,7 @@ impl<T: Timeline> Exhaustive<'_, T> {
     }
 
     /// `None`: the original would give up here.
+    #[allow(clippy::option_option)] // giving up is not the same as finding nothing
     fn choose(&mut self) -> Option<Option<Choice>> {
         let idle = self.problem.devices().filter(|d| self.running[*d as usize].is_none());
         let idle: Vec<DeviceId> = idle.collect();
@@ -284,7 +285,7 @@ fn random_graph(draw: &mut Draw, least_ns: Ns, groups: bool) -> Graph {
     let near = [3, 6, 20][usize::try_from(draw.below(3)).unwrap()];
     let mut edges = Vec::new();
     for op in 0..num_ops {
-        for _ in 0..1 + draw.below(2) {
+        for _ in 0..=draw.below(2) {
             let tensor = i32::try_from(columns.tensor_producer.len()).unwrap();
             columns.tensor_producer.push(i32::try_from(op).unwrap());
             columns.tensor_bytes.push(draw.below(7));
@@ -316,7 +317,8 @@ fn random_cluster(draw: &mut Draw, graph: &Graph, channels: i64) -> Cluster {
     let mut memory = || total * tightness / 100 / side * (60 + draw.below(60)) / 100 + 1;
     let memory_bytes: Vec<Bytes> = (0..num_devices).map(|_| memory()).collect();
     let uniform = draw.one_in(2);
-    let figures = (draw.below(4), [0, 1_000_000_000, 300_000_000][draw.below(3) as usize]);
+    let figures =
+        (draw.below(4), [0, 1_000_000_000, 300_000_000][usize::try_from(draw.below(3)).unwrap()]);
     let mut links =
         || if uniform { figures } else { (draw.below(5), 1_000_000_000 * draw.below(2)) };
     let (latency_ns, bytes_per_s) = (0..pairs).map(|_| links()).unzip();

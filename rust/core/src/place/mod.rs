@@ -62,7 +62,7 @@ impl Request<'_> {
             Rules::Physical => {
                 let mut book = Book::new(self.problem, self.caps(), reserve)?;
                 let decided = list::run(self.problem, &mut book, policy);
-                repair::schedule(self.problem, decided)
+                repair::schedule(self, decided)
             }
             Rules::BaechiTf => {
                 let mut timeline = self.tensor_flow(self.caps(), reserve);
@@ -144,6 +144,7 @@ pub(crate) mod tests {
             colocation: false,
             bytes: None,
             walk: None,
+            repair: true,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::list::{self, Policy};
 use crate::problem::Problem;
 use crate::random::SplitMix;
+use crate::request::Request;
 use crate::rules::Rules;
 use crate::schedule::{Decision, Schedule};
 use crate::simulate;
@@ -25,12 +26,16 @@ const RESTARTS: u64 = 24;
 ///
 /// # Errors
 /// The placer's own error if no repair is found, [`Error::Cancelled`].
-pub(crate) fn schedule(problem: &Problem, decided: Result<Decision>) -> Result<Schedule> {
+pub(crate) fn schedule(request: &Request, decided: Result<Decision>) -> Result<Schedule> {
+    let problem = request.problem;
     match decided {
         Ok(decision) => simulate::schedule_within_caps(problem, &decision),
         Err(Error::OutOfMemory { op, device, needed, free, placed }) => {
-            if let Some(decision) = repair(problem, &placed) {
-                return best_order(problem, &decision);
+            if request.repair
+                && let Some(decision) = repair(problem, &placed)
+            {
+                let schedule = best_order(problem, &decision)?;
+                return Ok(Schedule { repaired: true, ..schedule });
             }
             problem.check_cancelled()?;
             Err(Error::OutOfMemory { op, device, needed, free, placed })

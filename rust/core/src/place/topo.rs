@@ -46,7 +46,7 @@ fn share(total: Bytes, largest: Bytes, num_devices: usize) -> Bytes {
 
 fn physical(request: &Request, uniform: bool) -> Result<Schedule> {
     let book = Book::new(request.problem, request.caps(), false)?;
-    repair::schedule(request.problem, walk(request, book, uniform))
+    repair::schedule(request, walk(request, book, uniform))
 }
 
 fn walk(request: &Request, mut book: Book, uniform: bool) -> Result<Decision> {
