@@ -391,7 +391,7 @@ fn compare(seed: u64, rules: Rules, with_favorites: bool) -> u64 {
                 (fast.ok(), exhaustive(&problem, &mut again, policy))
             }
             Rules::BaechiTf => {
-                let colocation = graph.members().len() > 0;
+                let colocation = !graph.members().is_empty();
                 let devices = || {
                     let bytes = OpBytes::of(&problem);
                     TensorFlow::new(
