@@ -47,7 +47,9 @@ def assert_as_decided_by_the_oracle(
     except DoesNotFit as failure:
         expected = failure
     try:
-        plan = baechi.place(graph, cluster, algorithm, favorites=chosen, retention=retention)
+        plan = baechi.place(
+            graph, cluster, algorithm, favorites=chosen, retention=retention, repair=False
+        )
     except OutOfMemoryError as failure:
         error = failure
     else:

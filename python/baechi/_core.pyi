@@ -84,6 +84,8 @@ class Schedule:
     @property
     def makespan_ns(self) -> int: ...
     @property
+    def repaired(self) -> bool: ...
+    @property
     def executor(self) -> str: ...
     @property
     def op_wait(self) -> _Int64s: ...
@@ -116,6 +118,7 @@ def place(
     colocation: bool = True,
     op_bytes: _Counted | None = None,
     walk: _Int32s | None = None,
+    repair: bool = True,
 ) -> Schedule: ...
 def simulate_given(
     graph: FlatGraph,

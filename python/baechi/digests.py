@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,14 +107,15 @@ def _names(names: Sequence[str]) -> Words:
 
 
 def _tensors(graph: Graph) -> Words:
-    """[tensors]: a word per tensor from its numbers, its producer and its place among the outputs."""
+    """[tensors]: a word each, of its numbers, its producer and its place among the outputs."""
     producer = graph.tensor_producer
     order = np.argsort(producer, kind="stable")
     first = np.searchsorted(producer[order], producer[order], side="left")
     ordinal = np.empty(len(order), np.int64)
     ordinal[order] = np.arange(len(order)) - first
     names = _names(graph.op_names)[producer]
-    columns = [graph.tensor_bytes, graph.tensor_transfer_ns, graph.tensor_class, names, ordinal]
+    columns: list[npt.NDArray[Any]] = [graph.tensor_bytes, graph.tensor_transfer_ns]
+    columns += [graph.tensor_class, names, ordinal]
     return _mix_rows(columns, graph.num_tensors)
 
 

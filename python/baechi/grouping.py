@@ -159,7 +159,7 @@ def group(
             that cannot close a cycle), "forward" (backward and update ops are left out and follow
             their forward ops in `Grouping.expand`; place with retention="training"). Without
             "fuse", groups are colocation groups of the grouped graph.
-        most_bytes: persistent bytes up to which co-placement lets a group grow; by default no limit.
+        most_bytes: persistent bytes up to which co-placement lets a group grow; default: no limit.
         retention: "training" keeps outputs of forward ops that fusion would make vanish.
 
     Raises:

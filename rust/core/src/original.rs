@@ -661,6 +661,7 @@ pub(crate) fn finished(
     }
     Schedule {
         executor: Executor::Launch,
+        repaired: false,
         device: decision.device.clone(),
         order,
         makespan: end.iter().copied().max().unwrap_or(0),

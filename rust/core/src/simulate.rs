@@ -193,6 +193,7 @@ fn finish(problem: &Problem, decision: &Decision, run: Run) -> Result<Schedule> 
     }
     let mut schedule = Schedule {
         executor: Executor::Launch,
+        repaired: false,
         device: decision.device.clone(),
         order: run.order,
         makespan: run.end.iter().copied().max().unwrap_or(0),

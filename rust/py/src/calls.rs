@@ -68,7 +68,16 @@ fn unsigned(column: &Column<'_, i32>) -> PyResult<Vec<u32>> {
 }
 
 fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-    Request { problem, rules, favorites: None, seed: 0, colocation: true, bytes: None, walk: None }
+    Request {
+        problem,
+        rules,
+        favorites: None,
+        seed: 0,
+        colocation: true,
+        bytes: None,
+        walk: None,
+        repair: true,
+    }
 }
 
 fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
@@ -88,7 +97,7 @@ fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>)
 /// Places a graph.
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, algorithm, rules, *, retention = "liveness", favorites = None,
-    seed = 0, colocation = true, op_bytes = None, walk = None))]
+    seed = 0, colocation = true, op_bytes = None, walk = None, repair = true))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn place(
     py: Python<'_>,
@@ -102,6 +111,7 @@ pub fn place(
     colocation: bool,
     op_bytes: Option<Counted<'_>>,
     walk: Option<Column<'_, i32>>,
+    repair: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let favorites = favorites.as_ref().map(vector).transpose()?;
@@ -116,6 +126,7 @@ pub fn place(
             colocation,
             bytes: bytes.as_ref(),
             walk: walk.as_deref(),
+            repair,
             ..request(&problem, rules)
         };
         core_place::place(algorithm, &request)

@@ -4,8 +4,10 @@ mod contiguous;
 mod etf;
 pub mod favorites;
 mod given;
+mod repair;
 mod sct;
 mod topo;
+mod units;
 
 use crate::error::{Error, Result};
 use crate::list::{self, Policy};
@@ -59,8 +61,8 @@ impl Request<'_> {
         match self.rules {
             Rules::Physical => {
                 let mut book = Book::new(self.problem, self.caps(), reserve)?;
-                let decision = list::run(self.problem, &mut book, policy)?;
-                simulate::schedule_within_caps(self.problem, &decision)
+                let decided = list::run(self.problem, &mut book, policy);
+                repair::schedule(self, decided)
             }
             Rules::BaechiTf => {
                 let mut timeline = self.tensor_flow(self.caps(), reserve);
@@ -142,6 +144,7 @@ pub(crate) mod tests {
             colocation: false,
             bytes: None,
             walk: None,
+            repair: true,
         }
     }
 
