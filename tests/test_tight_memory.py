@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from checker import check
-from scheduled import finished
-from tight_cases import around_a_plan, packing
 
 import baechi
 from baechi import Cluster, Graph, GraphBuilder, OutOfMemoryError, PlacementError
+from checker import check
+from scheduled import finished
+from tight_cases import around_a_plan, packing
 
 ALGORITHMS = ("single", "contiguous", "m-topo", "m-etf", "m-sct")
 
@@ -69,7 +69,7 @@ def tight() -> Graph:
 
 
 def dead_end() -> Graph:
-    """On two devices of 10 bytes every walk in order leaves the last op over; 3 + 3 + 4 twice fits."""
+    """On two devices of 10 bytes a walk in order leaves the last op over; 3 + 3 + 4 twice fits."""
     builder = GraphBuilder()
     for name, size in zip("abcdef", (3, 3, 3, 4, 4, 3), strict=True):
         builder.op(name, 5, persistent_bytes=size)

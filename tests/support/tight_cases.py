@@ -1,4 +1,4 @@
-"""Instances with just enough memory: packings that a program proved, and plans whose peaks are the limits."""
+"""Instances with just enough memory: proved packings, and plans whose peaks are the limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINK = Link(2, 10**9)
 
 
 def packing(seed: int) -> tuple[Graph, Cluster] | None:
-    """Persistent bytes only and tensors of 0 bytes; None unless a small MILP finds a packing."""
+    """Persistent bytes only, tensors of 0 bytes; None unless a small MILP finds a packing."""
     rng = np.random.default_rng(seed)
     num_ops, num_devices = int(rng.integers(8, 40)), int(rng.integers(2, 5))
     sizes = rng.integers(1, 60, num_ops)
@@ -69,9 +69,9 @@ def around_a_plan(seed: int) -> tuple[Graph, Cluster]:
 class _Quiet(highspy.Highs):
     """HiGHS without its banner."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def enableCallbacks(self) -> None:  # called by the constructor, before anything prints
         self.setOptionValue("output_flag", False)
+        super().enableCallbacks()
 
 
 def _packs(sizes: np.ndarray, caps: np.ndarray) -> bool:
