@@ -41,7 +41,7 @@ def packing(seed: int) -> tuple[Graph, Cluster] | None:
 
 
 def around_a_plan(seed: int) -> tuple[Graph, Cluster]:
-    """Tensors with bytes; the limits are the peaks of a plan, so that plan fits to the last byte."""
+    """Tensors with bytes, limits at the peaks of a plan: it fits to the last byte."""
     rng = np.random.default_rng(seed)
     num_ops, num_devices = int(rng.integers(10, 60)), int(rng.integers(2, 5))
     reach = int(rng.choice([4, 10, 40]))
