@@ -10,12 +10,12 @@ mod tensor_flow;
 pub use py_torch::PyTorch;
 pub use tensor_flow::TensorFlow;
 
+use crate::graph::CONTROL;
 use crate::problem::Problem;
 use crate::schedule::{Decision, Executor, Schedule, Transfer};
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
 
 const NOWHERE: DeviceId = DeviceId::MAX;
-const CONTROL: u8 = 6;
 
 /// Bytes of each op as the originals count them.
 #[derive(Debug, Clone)]
