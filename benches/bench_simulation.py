@@ -8,7 +8,7 @@ import baechi
 
 @pytest.mark.parametrize("what", ["makespan", "peaks", "unordered"])
 def bench_many_placements(timed, scaled, make, what):
-    """What a local search asks: a good placement with one op in a hundred moved, again and again."""
+    """What a local search asks: a good placement with one op in a hundred moved."""
     graph, cluster = make.training(scaled(1_000)), make.cluster(4)
     batch = scaled(1_000, small=4)
     plan = baechi.place(graph, cluster, "m-etf")
