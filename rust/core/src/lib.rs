@@ -22,6 +22,7 @@ pub mod memory;
 pub mod original;
 pub mod place;
 pub mod problem;
+pub mod relax;
 pub mod request;
 pub mod rules;
 pub mod schedule;

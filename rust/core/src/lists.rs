@@ -37,6 +37,16 @@ impl Lists {
         &self.items[self.start[key] as usize..self.start[key + 1] as usize]
     }
 
+    /// Sorts the items of every key.
+    pub fn sort_each_by_key<K: Ord>(&mut self, rank: impl Fn(&u32) -> K) {
+        for key in 1..self.start.len() {
+            let items = &mut self.items[self.start[key - 1] as usize..self.start[key] as usize];
+            if !items.is_sorted_by_key(&rank) {
+                items.sort_unstable_by_key(&rank);
+            }
+        }
+    }
+
     /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
