@@ -1,7 +1,7 @@
 //! Lists of indices, one per key, in two allocations.
 
 /// A list of indices per item, in one allocation.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lists {
     start: Vec<u32>,
     items: Vec<u32>,

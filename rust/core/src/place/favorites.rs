@@ -30,27 +30,50 @@ pub fn pairs(problem: &Problem, rules: Rules) -> Pairs {
     };
     let mut pairs =
         Pairs { compute_ns: (0..problem.num_ops()).map(fastest).collect(), ..Pairs::default() };
+    let transfer: Vec<Ns> = cheapest(problem);
+    // Where the pair of the current parent and each of its children is.
+    let mut pair_of = vec![0; graph.num_ops];
     for parent in 0..problem.num_ops() {
         for child in graph.children(parent) {
-            let tensors = graph.inputs(*child).iter().filter(|t| graph.producer(**t) == parent);
-            let times = tensors.map(|tensor| cheapest(problem, *tensor));
-            let transfer = match rules {
-                Rules::BaechiTf => times.sum(),
-                Rules::Physical | Rules::BaechiTorch => times.max().unwrap_or(0),
-            };
+            pair_of[*child as usize] = pairs.parent.len();
             pairs.parent.push(parent);
             pairs.child.push(*child);
-            pairs.transfer_ns.push(transfer);
+            pairs.transfer_ns.push(0);
+        }
+        for tensor in graph.outputs(parent) {
+            for child in graph.consumers(*tensor) {
+                let time = &mut pairs.transfer_ns[pair_of[*child as usize]];
+                match rules {
+                    Rules::BaechiTf => *time += transfer[*tensor as usize],
+                    Rules::Physical | Rules::BaechiTorch => {
+                        *time = transfer[*tensor as usize].max(*time);
+                    }
+                }
+            }
         }
     }
     pairs
 }
 
-fn cheapest(problem: &Problem, tensor: u32) -> Ns {
-    let links = problem.devices().flat_map(|source| {
-        problem.devices().filter(move |to| *to != source).map(move |to| (source, to))
-    });
-    links.map(|(source, to)| problem.transfer_ns(tensor, source, to)).min().unwrap_or(0)
+/// Time of each tensor over the cheapest link between two devices, 0 on one device.
+fn cheapest(problem: &Problem) -> Vec<Ns> {
+    let columns = &problem.cluster.columns;
+    let num_devices = problem.cluster.num_devices;
+    // Devices with the same link cost the same: one pair of each kind will do.
+    let mut links: Vec<(i64, i64, u32, u32)> = Vec::new();
+    for source in problem.devices() {
+        for to in problem.devices().filter(|to| *to != source) {
+            let at = source as usize * num_devices + to as usize;
+            links.push((columns.latency_ns[at], columns.bytes_per_s[at], source, to));
+        }
+    }
+    links.sort_unstable();
+    links.dedup_by_key(|link| (link.0, link.1));
+    let time = |tensor: u32| {
+        let times = links.iter().map(|(_, _, source, to)| problem.transfer_ns(tensor, *source, *to));
+        times.min().unwrap_or(0)
+    };
+    (0..u32::try_from(problem.graph.num_tensors).expect("31 bits")).map(time).collect()
 }
 
 /// Favorites without a linear program: in topological order, each op becomes the favorite of the parent whose data

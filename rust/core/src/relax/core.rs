@@ -6,13 +6,16 @@
 use super::bounds::Proof;
 use super::certificate;
 use super::first_order::{self, Sweeps};
+use super::mend;
 use super::net::{NONE, Net, index};
 use super::tree::{Answer, Tree};
 
 /// Gap at which a block is solved, relative.
 const SOLVED: f64 = 1e-10;
 /// Least and greatest distance from the longest path at which an edge is in the first core, relative.
-const FIRST_CORE: (f64, f64) = (1e-3, 5e-3);
+const FIRST_CORE: (f64, f64) = (3e-4, 1e-3);
+/// The distance in between, as a share of the guide's gap.
+const CORE_PER_GAP: f64 = 0.02;
 /// Edges above this share of the gap join the core.
 const JOINS: f64 = 0.2;
 const MOST_ROUNDS: u32 = 30;
@@ -25,12 +28,15 @@ pub struct Large {
     /// The core of this round, reduced and split; its pairs are edges of the block.
     pub tree: Tree,
     in_core: Vec<bool>,
+    guide: Vec<f64>,
     y: Vec<f64>,
     upper: f64,
     lower: f64,
     flow: Vec<f64>,
     prices: Vec<f64>,
     pub num_rounds: u32,
+    /// Answers of a round that served again in the next.
+    pub num_reused: usize,
     pub is_done: bool,
 }
 
@@ -42,20 +48,23 @@ impl Large {
         let prices = super::auction::prices(net, &guide.flow, expired);
         let lower = certificate::lower(net, guide.flow.clone(), prices.clone());
         let gap = (guide.upper - lower.max(bound)) / guide.upper;
-        let reach = guide.upper * (1.0 - gap.clamp(FIRST_CORE.0, FIRST_CORE.1));
+        let reach = guide.upper * (1.0 - (CORE_PER_GAP * gap).clamp(FIRST_CORE.0, FIRST_CORE.1));
         let mut large = Self {
             block,
             tree: Tree::empty(),
             in_core: vec![false; net.edges.len()],
+            guide: guide.y.clone(),
             y: guide.y,
             upper: guide.upper,
             lower,
             flow: guide.flow,
             prices,
             num_rounds: 0,
+            num_reused: 0,
             is_done: false,
         };
         large.join_core(net, &large.y.clone(), reach);
+        mend::tighten(net, large.upper, |_| true, &mut large.guide);
         large.tree = Tree::grow(large.core(net), expired);
         large
     }
@@ -66,7 +75,15 @@ impl Large {
         let mut y = collected.y;
         certificate::repair_shares(net, &mut y);
         let value = collected.value;
-        spread(net, &mut y, value);
+        let stars = net.stars();
+        mend::tighten(net, value, |at| self.in_core[at], &mut y);
+        for (at, share) in y.iter_mut().enumerate() {
+            if !self.in_core[at] {
+                *share = self.guide[at];
+            }
+        }
+        mend::limit(&stars, |at| !self.in_core[at], &mut y);
+        mend::spread(net, &stars, value, &mut y);
         let upper = net.value(&y);
         let flow = certificate::resolved(net, collected.flow);
         let prices = certificate::prices_in_order(net, &collected.prices);
@@ -76,13 +93,17 @@ impl Large {
         }
         let reach = value + JOINS * (upper - value).max(0.0);
         self.num_rounds += 1;
-        let grew = upper - value > SOLVED * upper && self.join_core(net, &y, reach);
+        let is_late = self.num_rounds > MOST_ROUNDS / 2;
+        let grew = upper - value > SOLVED * upper
+            && ((!is_late && self.join_core(net, &y, reach)) || self.join_all());
         if upper < self.upper {
             (self.upper, self.y) = (upper, y);
         }
         self.is_done = !grew || self.num_rounds >= MOST_ROUNDS || expired();
         if !self.is_done {
-            self.tree = Tree::grow(self.core(net), expired);
+            let next = Tree::grow(self.core(net), expired);
+            let last = std::mem::replace(&mut self.tree, next);
+            self.num_reused += self.tree.reuse(last);
         }
     }
 
@@ -112,14 +133,30 @@ impl Large {
     fn join_core(&mut self, net: &Net, y: &[f64], reach: f64) -> bool {
         let length = |at: usize, edge: &super::net::Edge| edge.fixed + edge.cost * (1.0 - y[at]);
         let (heads, tails) = (net.heads(length), net.tails(length));
-        let mut any = false;
-        for (at, edge) in net.edges.iter().enumerate() {
-            let path = heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize];
-            if path >= reach && !self.in_core[at] {
-                self.in_core[at] = true;
-                any = true;
-            }
+        let path = |at: usize| {
+            let edge = &net.edges[at];
+            heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
+        };
+        let joins = |at: &usize| !self.in_core[*at] && path(*at) >= reach;
+        let mut new: Vec<usize> = (0..net.edges.len()).filter(joins).collect();
+        let size = self.in_core.iter().filter(|is_in| **is_in).count();
+        let most = if size == 0 { new.len() } else { (size / 2).max(500) };
+        if most < new.len() {
+            new.select_nth_unstable_by(most, |a, b| path(*b).total_cmp(&path(*a)).then(a.cmp(b)));
+            // Whole paths only: all edges as late as the last one taken.
+            let least = path(new[most]);
+            new = (0..net.edges.len()).filter(|at| !self.in_core[*at] && path(*at) >= least).collect();
         }
+        for at in &new {
+            self.in_core[*at] = true;
+        }
+        !new.is_empty()
+    }
+
+    /// Puts every edge into the core; whether one was missing.
+    fn join_all(&mut self) -> bool {
+        let any = self.in_core.contains(&false);
+        self.in_core.fill(true);
         any
     }
 
@@ -145,37 +182,3 @@ impl Large {
     }
 }
 
-/// Gives what senders and receivers have left to the edges that paths beyond `value` need it for, longest path first.
-fn spread(net: &Net, y: &mut [f64], value: f64) {
-    let stars = net.stars();
-    let mut sent = vec![0.0; stars.num_senders];
-    let mut received = vec![0.0; stars.num_receivers];
-    for (at, share) in y.iter().enumerate().filter(|(_, share)| **share > 0.0) {
-        sent[stars.sender[at] as usize] += share;
-        received[stars.receiver[at] as usize] += share;
-    }
-    let length = |at: usize, edge: &super::net::Edge| edge.fixed + edge.cost * (1.0 - y[at]);
-    let (heads, tails) = (net.heads(length), net.tails(length));
-    let path = |at: usize, edge: &super::net::Edge| {
-        heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
-    };
-    let mut late: Vec<(f64, usize)> = net
-        .edges
-        .iter()
-        .enumerate()
-        .filter(|(_, edge)| edge.is_live())
-        .map(|(at, edge)| (path(at, edge), at))
-        .filter(|(path, _)| *path > value)
-        .collect();
-    late.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    for (path, at) in late {
-        let (from, to) = (stars.sender[at] as usize, stars.receiver[at] as usize);
-        let left = (1.0 - sent[from]).min(1.0 - received[to]).min(1.0 - y[at]);
-        let more = left.min((path - value) / net.edges[at].cost);
-        if more > 0.0 {
-            y[at] += more;
-            sent[from] += more;
-            received[to] += more;
-        }
-    }
-}

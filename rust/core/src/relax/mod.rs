@@ -10,6 +10,7 @@ pub mod certificate;
 pub mod core;
 pub mod first_order;
 pub mod greedy;
+pub mod mend;
 pub mod model;
 pub mod net;
 pub mod program;

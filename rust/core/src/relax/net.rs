@@ -10,7 +10,7 @@ use crate::lists::Lists;
 pub const NONE: u32 = u32::MAX;
 
 /// An edge of length `fixed + cost (1 - y)`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edge {
     pub tail: u32,
     pub head: u32,
@@ -50,7 +50,7 @@ impl Edge {
 }
 
 /// A network in topological order: node 0 is the source, the last node the sink.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Net {
     pub num_nodes: usize,
     /// By tail, then sender.

@@ -237,8 +237,8 @@ impl Session {
             watch.check()?;
             self.counters.num_core_rounds += 1;
             if !large.is_done {
-                let open = large.tree.open.iter();
-                pieces.extend(open.map(|block| Piece::Core { large: number, block: *block }));
+                let open = large.tree.unsolved().into_iter();
+                pieces.extend(open.map(|block| Piece::Core { large: number, block }));
             }
         }
         self.enqueue(pieces);

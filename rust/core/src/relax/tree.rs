@@ -119,6 +119,35 @@ impl Tree {
         self.blocks[block].answer = Some(answer);
     }
 
+    /// Open blocks without an answer.
+    #[must_use]
+    pub fn unsolved(&self) -> Vec<usize> {
+        let unsolved = |block: &usize| self.blocks[*block].answer.is_none();
+        self.open.iter().copied().filter(unsolved).collect()
+    }
+
+    /// Takes over the answers to blocks that an earlier tree had too. The number taken.
+    pub fn reuse(&mut self, earlier: Self) -> usize {
+        let first = |block: &Block| block.reduced.net.as_ref().map(|net| net.edges[0].pair);
+        let mut known: Vec<Block> =
+            earlier.blocks.into_iter().filter(|block| block.answer.is_some()).collect();
+        known.sort_by_key(first);
+        let mut count = 0;
+        for at in self.unsolved() {
+            let mine = &mut self.blocks[at];
+            let start = known.partition_point(|block| first(block) < first(mine));
+            let same = known[start..]
+                .iter_mut()
+                .take_while(|block| first(block) == first(mine))
+                .find(|block| block.reduced.net == mine.reduced.net);
+            if let Some(block) = same {
+                mine.answer = block.answer.take();
+                count += usize::from(mine.answer.is_some());
+            }
+        }
+        count
+    }
+
     /// Puts the answers together, for pairs below `num_pairs`. A block without an answer gets a greedy one.
     #[must_use]
     pub fn collect(&self, num_pairs: usize) -> Collected {
