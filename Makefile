@@ -16,7 +16,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name '*
 .PHONY: demo test check build bench lint format clean
 
 demo: build
-	$(BIN)/python benches/demo.py
+	@$(BIN)/python benches/demo.py
 
 test: build
 	$(MAKE) check
@@ -36,8 +36,12 @@ lint:
 
 build: $(VENV)/.built
 
+# CPU time, which other work on the machine disturbs less; everything runs on one thread.
 bench: build
-	$(BIN)/python -m pytest benches --benchmark-only
+	mkdir -p target
+	$(BIN)/python -m pytest --quiet benches --benchmark-only --benchmark-quiet --slow-baseline \
+		--benchmark-timer=time.process_time --benchmark-json=target/bench.json
+	$(BIN)/python benches/table.py target/bench.json
 
 format:
 	cargo fmt --all
@@ -48,12 +52,15 @@ clean:
 	rm -rf $(VENV) target python/baechi/_core*.so
 
 $(VENV)/.tools: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python \
+	@echo "setting up $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python \
 		--requirement pyproject.toml --extra dev --constraint constraints.txt
-	touch $@
+	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES)
-	$(BIN)/maturin develop --release --locked --quiet
-	touch $@
+	@echo "building the Rust core, up to a minute or two"
+	@$(BIN)/maturin develop --release --locked --quiet >$(VENV)/build.log 2>&1 \
+		|| { cat $(VENV)/build.log; exit 1; }
+	@touch $@

@@ -1,6 +1,7 @@
 """The rules of ARCHITECTURE.md that a machine can check: imports, file lengths, no printing."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,49 +12,49 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "python" / "baechi"
 
-# What a module may import of ours when it is imported itself; "formats/*" is every module there.
-ERRORS = {"errors", "units", "files"}
-GRAPH = ERRORS | {"columns", "checks", "graph"}
-CLUSTER = ERRORS | {"devices", "links", "cluster"}
-DATA = GRAPH | CLUSTER
-PLANS = DATA | {"schedules", "plans"}
-MAY_IMPORT = {
-    "errors": set[str](),
-    "units": {"errors"},
-    "files": {"errors"},
-    "columns": {"errors"},
-    "checks": {"errors", "columns"},
-    "graph": GRAPH,
-    "builder": GRAPH,
-    "devices": ERRORS,
-    "links": ERRORS,
-    "cluster": CLUSTER,
-    "formats/*": DATA | {"builder", "formats/*"},
-    "training_steps": DATA | {"builder"},
-    "workloads": DATA | {"builder", "training_steps"},
-    "schedules": DATA | {"_core"},
-    "plans": PLANS,
-    "grouping": PLANS | {"_core"},
-    "relaxation": DATA | {"_core"},
-    "simulation": PLANS | {"_core"},
-    "placement": PLANS | {"_core", "grouping", "relaxation", "simulation"},
-    "comparison": PLANS | {"_core", "grouping", "relaxation", "simulation", "placement"},
-    "original/*": DATA | {"_core", "relaxation", "original/*"},
-}
-# And what it may import besides when a function of it is called: the way up to what is above it.
-MAY_IMPORT_LATE = {
-    "errors": {"units"},
-    "graph": {"_core", "formats/*"},
-    "cluster": {"_core", "formats/*"},
-    "plans": {"formats/*"},
-    "schedules": {"formats/*"},
-}
+
+def import_tables() -> list[dict[str, set[str]]]:
+    """The two tables of ARCHITECTURE.md: module to what it may import, at once and at call time.
+
+    "formats/*" is every module there; a row allows whatever its entries may import, too.
+    """
+    blocks = (ROOT / "ARCHITECTURE.md").read_text().split("## Who may import whom")[1].split("```")
+    tables = []
+    for block in (blocks[1], blocks[3]):
+        table = {}
+        for row in block.strip().splitlines():
+            modules, names = re.split(r"  +", row)
+            direct = {name for name in names.split(", ") if name != "nothing"}
+            table |= dict.fromkeys(modules.split(", "), direct)
+        tables.append(table)
+    return tables
+
+
+DIRECT, MAY_IMPORT_LATE = import_tables()
+
+
+def with_imports_of(names: set[str]) -> set[str]:
+    return names.union(*(with_imports_of(DIRECT.get(name, set())) for name in names))
+
+
+MAY_IMPORT = {module: with_imports_of(names) for module, names in DIRECT.items()}
 FRAMEWORKS = {"torch", "tensorflow", "highspy", "networkx", "rich", "numpy"}
 # Modules that write to the user.
 MAY_PRINT = {"__main__", "cli"}
 LONGEST = {".py": 300, ".rs": 400}
 # Files above the cap, each with the reason why it is not split.
-MAY_BE_LONGER: dict[str, tuple[int, str]] = {}
+MAY_BE_LONGER: dict[str, tuple[int, str]] = {
+    "rust/core/src/list.rs": (650, "one loop: its queues and m-SCT's waiting share all its state"),
+    "rust/core/src/original.rs": (680, "the originals side by side, to see where they differ"),
+    "rust/core/src/place/contiguous.rs": (480, "one dynamic program with its estimates of memory"),
+    "rust/core/src/timeline.rs": (450, "scores and commits must agree line by line"),
+    "rust/py/src/calls.rs": (450, "the border in one place: one short function per call"),
+    "tests/support/baseline_tf_loop.py": (
+        340,
+        "the original's loop as one piece, to be read whole",
+    ),
+    "tests/test_baseline.py": (320, "every recorded fact of the two originals"),
+}
 
 
 def module_of(path: Path) -> str:
@@ -84,7 +85,7 @@ def imports(tree: ast.AST, *, late: bool = False) -> Iterator[tuple[str, bool]]:
 
 def forbidden_imports(module: str, source: str) -> list[str]:
     at_once = MAY_IMPORT[module]
-    late = at_once | MAY_IMPORT_LATE.get(module, set())
+    late = with_imports_of(at_once | MAY_IMPORT_LATE.get(module, set()))
     return [
         f"{module} imports {name}{' at call time' if is_late else ''}"
         for name, is_late in imports(ast.parse(source))
@@ -97,7 +98,7 @@ MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if module_of(path)]
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
-    assert module_of(path) in MAY_IMPORT, "add the module to MAY_IMPORT and to ARCHITECTURE.md"
+    assert module_of(path) in MAY_IMPORT, "add the module to the table in ARCHITECTURE.md"
     assert forbidden_imports(module_of(path), path.read_text()) == []
 
 
@@ -115,11 +116,22 @@ def test_a_planted_import_is_found() -> None:
     assert forbidden_imports("graph", "if TYPE_CHECKING:\n    from baechi.plans import Plan") == []
 
 
-def test_every_row_of_the_table_is_in_the_architecture_document() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    rows = text.split("Who may import whom")[1].split("```")[1].strip().splitlines()
-    documented = {name for row in rows for name in row.split("  ")[0].split(", ")}
-    assert set(MAY_IMPORT) - documented == set()
+def test_every_row_of_the_tables_names_modules_that_exist() -> None:
+    modules = {module_of(path) for path in MODULES} | {"_core"}
+    for table in (DIRECT, MAY_IMPORT_LATE):
+        assert set(table).union(*table.values()) <= modules
+
+
+def test_no_module_may_import_itself_through_another() -> None:
+    assert [module for module, names in MAY_IMPORT.items() if module in names] == []
+
+
+def test_every_file_is_on_the_map() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().split("## Map")[1].split("```")[1]
+    files = [*PACKAGE.glob("*.py"), *(ROOT / "rust/core/src").glob("*.rs")]
+    assert [path.name for path in files if not re.search(rf"\b{path.name}\b", text)] == []
+    algorithms = {path.stem for path in (ROOT / "rust/core/src/place").glob("*.rs")} - {"mod"}
+    assert [name for name in sorted(algorithms) if name not in text] == []
 
 
 def test_importing_baechi_loads_no_framework_and_no_numpy() -> None:

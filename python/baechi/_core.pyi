@@ -47,6 +47,7 @@ class FlatGraph:
         tensor_class: _Bytes,
         edge_tensor: _Int32s,
         edge_consumer: _Int32s,
+        order: _Int32s | None = None,
     ) -> FlatGraph: ...
 
 @final
@@ -137,6 +138,7 @@ def simulate_launched(
     not_before_ns: _Int64s | None = None,
     retention: str = "liveness",
     reserve: bool = False,
+    colocation: bool = True,
 ) -> Schedule: ...
 def simulate_many(
     graph: FlatGraph,
@@ -145,7 +147,8 @@ def simulate_many(
     order: _Int32s | None,
     *,
     retention: str = "liveness",
-) -> tuple[_Int64s, _Int64s]: ...
+    peaks: bool = True,
+) -> tuple[_Int64s, _Int64s | None]: ...
 def memory_curves(
     graph: FlatGraph, cluster: FlatCluster, schedule: Schedule, *, retention: str = "liveness"
 ) -> list[tuple[_Int64s, _Int64s]]: ...

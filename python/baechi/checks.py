@@ -45,8 +45,11 @@ def topological_order(num_ops: int, producer: Array, consumer: Array) -> list[in
     """The ops of every path in order: first in, first out; an op on a cycle is left out.
 
     Sources come in insertion order; a consumer follows when its last producer has left the
-    queue, several of them in edge order. O(ops + edges).
+    queue, several of them in the order of their first edges from it. O(edges log edges + ops).
     """
+    pairs = producer.astype(np.int64) * num_ops + consumer
+    first = np.sort(np.unique(pairs, return_index=True)[1])
+    producer, consumer = producer[first], consumer[first]
     by_producer = np.argsort(producer, kind="stable")
     consumers: list[int] = consumer[by_producer].tolist()
     ends: list[int] = np.cumsum(np.bincount(producer, minlength=num_ops)).tolist()

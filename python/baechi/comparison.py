@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from baechi import _core
@@ -17,6 +18,8 @@ from baechi.rules import Setting, with_names
 from baechi.units import format_bytes, format_ns
 
 __all__ = ["Comparison", "Row", "compare"]
+
+_WIDTH = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,40 +77,63 @@ class Comparison:
         raise KeyError(algorithm)
 
     def __str__(self) -> str:
-        """A table with one line per algorithm."""
+        """A table with one line per algorithm, then the reasons of those without a plan."""
+        plans = [row.plan for row in self.rows if row.plan is not None]
         single = next((r.plan for r in self.rows if r.algorithm == "single" and r.plan), None)
-        head = ["algorithm", "step", "vs one device", "vs bound", "largest peak", "moved", "placed in"]
-        table = [head, *(self._cells(row, single) for row in self.rows)]
-        widths = [max(len(cells[at]) for cells in table) for at in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if at == 0 else cell.rjust(width)
-                for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            ).rstrip()
-            for cells in table
-        ]
-        errors = [f"{row.algorithm}: {row.error}" for row in self.rows if row.error]
-        bound = f"lower bound {format_ns(self.lower_bound_ns)} (critical path "
+        columns: dict[str, Callable[[Plan], str]] = {
+            "step": lambda plan: format_ns(plan.makespan_ns)
+        }
+        if single is not None and single.makespan_ns:
+            columns["vs single"] = lambda plan: _times(plan.makespan_ns, single.makespan_ns)
+        if self.lower_bound_ns:
+            columns["vs bound"] = lambda plan: _times(plan.makespan_ns, self.lower_bound_ns)
+        columns["devices"] = lambda plan: f"{_num_used(plan)} of {len(plan.devices)}"
+        columns["transfers"] = lambda plan: str(plan.num_transfers)
+        # Where transfer times are given outright, tensors may have no bytes.
+        if any(plan.transferred_bytes for plan in plans):
+            columns["moved"] = lambda plan: format_bytes(plan.transferred_bytes)
+        columns["fullest device"] = _fullest
+        table = [["algorithm", *columns, "placed in"]]
+        best = self.best
+        for row in self.rows:
+            mark = " *" if row.plan is not None and row.plan is best else ""
+            cells = [column(row.plan) if row.plan else "" for column in columns.values()]
+            cells[0] = cells[0] or "no plan"
+            placed_in = format_ns(round(row.placing_s * 1e9))
+            table.append([row.algorithm + mark, *cells, placed_in])
+        bound = "" if best is None else "* shortest step within the limits; "
+        bound += f"lower bound {format_ns(self.lower_bound_ns)} (critical path "
         bound += f"{format_ns(self.critical_path_ns)}, work {format_ns(self.work_bound_ns)})"
-        return "\n".join([*lines, bound, *errors, *(f"note: {note}" for note in self.notes)])
+        errors = [_wrapped(f"{row.algorithm}: {row.error}") for row in self.rows if row.error]
+        notes = [_wrapped(f"note: {note}") for note in self.notes]
+        return "\n".join([*_aligned(table), bound, *errors, *notes])
 
-    def _cells(self, row: Row, single: Plan | None) -> list[str]:
-        plan = row.plan
-        if plan is None:
-            return [row.algorithm, "does not fit", "", "", "", "", _seconds(row.placing_s)]
-        makespan = plan.makespan_ns
-        one = f"{makespan / single.makespan_ns:.2f}x" if single and single.makespan_ns else ""
-        bound = f"{makespan / self.lower_bound_ns:.2f}x" if self.lower_bound_ns else ""
-        peak = format_bytes(max(plan.peak_bytes.values()))
-        return [
-            row.algorithm,
-            format_ns(makespan),
-            one,
-            bound,
-            peak if plan.fits else f"{peak} (!)",
-            format_bytes(plan.transferred_bytes),
-            _seconds(row.placing_s),
-        ]
+
+def _times(time_ns: int, unit_ns: int) -> str:
+    return f"{time_ns / unit_ns:.2f}x"
+
+
+def _num_used(plan: Plan) -> int:
+    return sum(device.num_ops > 0 for device in plan.devices)
+
+
+def _fullest(plan: Plan) -> str:
+    """The device with the greatest share of its cap in use; an exclamation mark above the cap."""
+    device = max(plan.devices, key=lambda device: device.peak_bytes / max(device.cap_bytes, 1))
+    over = "" if device.peak_bytes <= device.cap_bytes else " (!)"
+    return f"{format_bytes(device.peak_bytes)} of {format_bytes(device.cap_bytes)}{over}"
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
+        for cells in table
+    ]
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def compare(
@@ -165,7 +191,3 @@ def _row(graph: Graph, cluster: Cluster, name: str, rules: str, options: dict[st
         error = str(failure).splitlines()[0]
     elapsed = time.perf_counter() - started
     return Row(algorithm=name, plan=plan, placing_s=elapsed, error=error)
-
-
-def _seconds(seconds: float) -> str:
-    return format_ns(round(seconds * 1e9))

@@ -205,7 +205,7 @@ class Graph:
         """[ops]: op indices, each after its producers, by a first-in first-out queue.
 
         Sources come in insertion order; a consumer is appended when its last producer leaves the
-        queue, several of them in edge order.
+        queue, several of them in the order of their first edges from it.
         """
         if "order" not in self._cache:
             producer = self.tensor_producer[self.edge_tensor]

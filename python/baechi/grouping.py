@@ -15,7 +15,8 @@ from baechi.columns import COLUMNS
 from baechi.digests import Digests
 from baechi.errors import InputError
 from baechi.graph import Graph
-from baechi.plans import Plan, plan_of
+from baechi.plans import Plan
+from baechi.predictions import plan_of
 from baechi.rules import Setting, with_names
 
 __all__ = ["STEPS", "Grouping", "group"]

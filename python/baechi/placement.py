@@ -13,7 +13,8 @@ from baechi.cluster import Cluster, as_cluster
 from baechi.digests import Digests
 from baechi.errors import InputError, OutOfMemoryError, PlacementError
 from baechi.graph import Graph
-from baechi.plans import Candidate, Plan, Provenance, plan_of
+from baechi.plans import Candidate, Plan, Provenance
+from baechi.predictions import plan_of
 from baechi.relaxation import favorites as find_favorites
 from baechi.rules import Setting, with_names
 from baechi.schedules import Schedule
@@ -67,9 +68,7 @@ def place(
         SolverError: HiGHS gave no usable answer.
     """
     if algorithm not in ALGORITHMS:
-        raise InputError(
-            f'no algorithm "{algorithm}"', hint=f"choose from {', '.join(ALGORITHMS)}"
-        )
+        raise InputError(f'no algorithm "{algorithm}"', hint=f"choose from {', '.join(ALGORITHMS)}")
     setting = Setting.of(graph, _cluster(graph, cluster), rules, retention)
     placer = _Placer(setting, favorites, threshold, seed)
     if algorithm != "best":
@@ -129,7 +128,7 @@ class _Placer:
                 retention=setting.retention,
                 favorites=favorites,
                 seed=self._seed,
-                colocation=bool((setting.graph.group >= 0).any()),
+                colocation=setting.has_groups,
             )
         return setting.schedule(core)
 

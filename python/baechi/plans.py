@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ from baechi.digests import differences
 from baechi.errors import PlanMismatchError
 from baechi.graph import Graph
 from baechi.units import format_bytes, format_ns
-
-if TYPE_CHECKING:
-    from baechi.schedules import Schedule
 
 __all__ = ["Candidate", "Device", "Plan", "Provenance", "Wait"]
 
@@ -85,7 +82,8 @@ class Plan:
     """A placement with its launch order and prediction. Times in ns, sizes in bytes. Frozen.
 
     Attributes:
-        op_names: the graph's ops in its order; `device` and `order` are int32[ops] columns for them.
+        op_names: the graph's ops in its order.
+        device, order: int32[ops], device and launch index of each.
         devices: what was predicted for each device, in cluster order.
         makespan_ns: predicted length of the step.
         transferred_bytes, num_transfers: of all transfers.
@@ -209,102 +207,24 @@ class Plan:
 
     def __str__(self) -> str:
         """The step time, one line per device, and the notes."""
-        lines = [f"{self.algorithm}: step {format_ns(self.makespan_ns)}, {self.num_transfers} "
-                 f"transfers of {format_bytes(self.transferred_bytes)}"]
+        made = self.provenance
+        asked = (
+            ""
+            if made.algorithm == self.algorithm
+            else f" ({made.algorithm} of {len(self.candidates)})"
+        )
+        moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
+        waits = f", {len(self.waits)} waits for memory" if self.waits else ""
+        step = f"step {format_ns(self.makespan_ns)} under {made.rules} rules"
+        lines = [f"{self.algorithm}{asked}: {step}, {self.num_transfers} transfers{moved}{waits}"]
         width = max(len(device.name) for device in self.devices)
         for device in self.devices:
             busy = device.busy_ns / self.makespan_ns if self.makespan_ns else 0.0
+            peak = f"{format_bytes(device.peak_bytes)} of {format_bytes(device.cap_bytes)}"
+            at = f' at "{device.peak_op}"' if device.peak_op is not None else ""
             over = "  OVER THE LIMIT" if device.peak_bytes > device.cap_bytes else ""
             lines.append(
-                f"  {device.name:{width}}  {device.num_ops:>7} ops  busy {busy:4.0%}  peak "
-                f"{format_bytes(device.peak_bytes)} of {format_bytes(device.cap_bytes)}{over}"
+                f"  {device.name:{width}}  {device.num_ops:>7} ops  busy {busy:4.0%}"
+                f"  peak {peak}{at}{over}"
             )
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.provenance.notes)])
-
-
-def plan_of(
-    schedule: Schedule,
-    *,
-    algorithm: str,
-    candidates: tuple[Candidate, ...],
-    provenance: Provenance,
-) -> Plan:
-    """The plan of a finished schedule."""
-    graph, cluster, transfers = schedule.graph, schedule.cluster, schedule.transfers
-    num_ops = np.bincount(schedule.device, minlength=cluster.num_devices)
-    devices = tuple(
-        Device(
-            name=name,
-            cap_bytes=int(schedule.cap_bytes[at]),
-            peak_bytes=int(schedule.peak_bytes[at]),
-            peak_op=graph.op_names[schedule.peak_op[at]] if schedule.peak_op[at] >= 0 else None,
-            busy_ns=int(schedule.busy_ns[at]),
-            num_ops=int(num_ops[at]),
-        )
-        for at, name in enumerate(cluster.names)
-    )
-    return Plan(
-        op_names=graph.op_names,
-        device=schedule.device,
-        order=schedule.order,
-        devices=devices,
-        makespan_ns=schedule.makespan_ns,
-        transferred_bytes=schedule.transferred_bytes,
-        num_transfers=len(transfers.tensor),
-        waits=_waits(schedule),
-        decided_ns=schedule.not_before_ns,
-        algorithm=algorithm,
-        executor=schedule.executor,
-        retention=schedule.retention,
-        candidates=candidates,
-        provenance=provenance,
-        transfer_order=_TransferOrder(schedule),
-    )
-
-
-def _waits(schedule: Schedule) -> tuple[Wait, ...]:
-    graph, transfers = schedule.graph, schedule.transfers
-
-    def transfer(at: int) -> tuple[str, str]:
-        destination = schedule.cluster.names[transfers.destination[at]]
-        return graph.tensor_name(int(transfers.tensor[at])), destination
-
-    def event(code: int) -> str | tuple[str, str]:
-        return transfer(code // 2) if code % 2 else graph.op_names[code // 2]
-
-    ops = np.flatnonzero(schedule.op_wait >= 0).tolist()
-    waiting = [Wait(graph.op_names[op], event(int(schedule.op_wait[op]))) for op in ops]
-    late = np.flatnonzero(transfers.wait >= 0).tolist()
-    waiting += [Wait(transfer(at), event(int(transfers.wait[at]))) for at in late]
-    return tuple(waiting)
-
-
-class _TransferOrder(Mapping[str, tuple[tuple[str, str], ...]]):
-    """Transfers per channel, named only when somebody looks: there may be a million."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-
-    @functools.cached_property
-    def _lists(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        cluster, transfers = self._schedule.cluster, self._schedule.transfers
-        names = cluster.channel_names()
-        send = cluster.send_channel[transfers.source, transfers.destination].tolist()
-        recv = cluster.recv_channel[transfers.source, transfers.destination].tolist()
-        tensors = map(self._schedule.graph.tensor_name, transfers.tensor.tolist())
-        homes = (cluster.names[at] for at in transfers.destination.tolist())
-        lists: dict[str, list[tuple[str, str]]] = {}
-        for transfer, *channels in zip(zip(tensors, homes, strict=True), send, recv, strict=True):
-            used = {names[channel] for channel in channels if channel >= 0} or {"unlimited"}
-            for name in used:
-                lists.setdefault(name, []).append(transfer)
-        return {name: tuple(lists[name]) for name in sorted(lists)}
-
-    def __getitem__(self, channel: str) -> tuple[tuple[str, str], ...]:
-        return self._lists[channel]
-
-    def __iter__(self) -> Any:
-        return iter(self._lists)
-
-    def __len__(self) -> int:
-        return len(self._lists)
+        return "\n".join([*lines, *(f"  note: {note}" for note in made.notes)])

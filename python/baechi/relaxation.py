@@ -26,6 +26,7 @@ __all__ = ["THRESHOLDS", "Method", "Relaxation", "favorites", "solve"]
 
 Method = Literal["lp", "greedy", "none"]
 Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int32]
 
 THRESHOLDS: Final = {"physical": 0.5, "baechi-tf": 0.1, "baechi-torch": 0.5}
 """Greatest value of a favorite pair by rule set; under physical rules it stays below that."""
@@ -55,7 +56,7 @@ def favorites(
     rules: str = "physical",
     threshold: float | None = None,
     time_limit: float | None = None,
-) -> npt.NDArray[np.int32]:
+) -> Indices:
     """The favorite child of every op, -1 for none.
 
     Args:
@@ -84,7 +85,7 @@ def favorites(
         return np.full(graph.num_ops, -1, np.int32)
     flat_graph, flat_cluster = graph.flatten(), cluster.flatten(graph)
     if method == "greedy":
-        greedy: npt.NDArray[np.int32] = _core.greedy_favorites(flat_graph, flat_cluster, rules)
+        greedy: Indices = _core.greedy_favorites(flat_graph, flat_cluster, rules)
         return greedy
     if method != "lp":
         raise InputError(f'no method "{method}"', hint="the methods are lp, greedy and none")
@@ -94,15 +95,15 @@ def favorites(
         parent, child, transfer_ns / _NS_PER_US, compute_ns / _NS_PER_US, time_limit=time_limit
     )
     most = THRESHOLDS[rules] if threshold is None else threshold
-    rounded: npt.NDArray[np.int32] = _core.round_favorites(
+    rounded: Indices = _core.round_favorites(
         flat_graph, flat_cluster, rules, relaxation.values, most
     )
     return rounded
 
 
 def solve(
-    parent: npt.NDArray[np.int32],
-    child: npt.NDArray[np.int32],
+    parent: Indices,
+    child: Indices,
     transfer: npt.NDArray[Any],
     compute: npt.NDArray[Any],
     *,
@@ -151,7 +152,7 @@ def solve(
     return Relaxation(values, float(model.getInfo().objective_function_value))
 
 
-def _program(parent: npt.NDArray[np.int32], child: npt.NDArray[np.int32], c: Floats, w: Floats) -> Any:
+def _program(parent: Indices, child: Indices, c: Floats, w: Floats) -> Any:
     """The program for HiGHS: minimize the makespan.
 
     Columns: a value x per pair, a start s per op, the makespan. Rows, all "at least":
@@ -201,7 +202,7 @@ def _program(parent: npt.NDArray[np.int32], child: npt.NDArray[np.int32], c: Flo
     return lp
 
 
-def _stars(num_pairs: npt.NDArray[np.int64], owner: npt.NDArray[np.int32]) -> tuple[Any, ...]:
+def _stars(num_pairs: npt.NDArray[np.int64], owner: Indices) -> tuple[Any, ...]:
     """One row per op with pairs: lengths, columns, coefficients and bounds."""
     lengths = num_pairs[num_pairs > 0]
     return lengths, np.argsort(owner, kind="stable"), np.ones(len(owner)), lengths - 1.0
@@ -211,13 +212,13 @@ def _quiet_highs() -> Any:
     """A solver that writes nothing to standard output."""
     import highspy
 
-    class Quiet(highspy.Highs):  # type: ignore[misc]
-        def enableCallbacks(self) -> None:  # noqa: N802
+    class Quiet(highspy.Highs):
+        def enableCallbacks(self) -> None:
             # The constructor calls it, and the first thing that is called prints the banner.
             self.setOptionValue("output_flag", False)
-            super().enableCallbacks()
+            super().enableCallbacks()  # type: ignore[no-untyped-call]
 
-    model = Quiet()
+    model = Quiet()  # type: ignore[no-untyped-call]
     model.setOptionValue("output_flag", False)
     return model
 

@@ -53,7 +53,10 @@ class Setting:
             raise InputError(f'no retention "{retention}"', hint=f"choose from {names}")
         notes = []
         if cluster.links_assumed and cluster.num_devices > 1:
-            notes.append("links were not given: 10 us and 12 GB/s assumed for each")
+            note = "links were not given: 10 us and 12 GB/s assumed for each"
+            if graph.num_tensors and (graph.tensor_transfer_ns >= 0).all():
+                note = "links were not given: assumed, but every tensor has its own transfer time"
+            notes.append(note)
         channels = CHANNELS.get(rules, cluster.channels)
         if channels != cluster.channels:
             notes.append(f"{rules} rules know only {channels} channels")
@@ -68,6 +71,11 @@ class Setting:
                 flat_graph = _lifted(graph)
         flat_cluster = cluster.flatten(graph)
         return cls(graph, cluster, rules, retention, flat_graph, flat_cluster, tuple(notes))
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the TensorFlow original would be run with colocation."""
+        return bool((self.graph.group >= 0).any())
 
     def schedule(self, core: _core.Schedule) -> Schedule:
         """The core's schedule with its graph and cluster."""
@@ -100,7 +108,9 @@ def with_names(graph: Graph, cluster: Cluster) -> Iterator[None]:
             raise
         at = getattr(error, "device", None)
         text = str(error).replace(f"op {op} ", f'op "{graph.op_names[op]}" ')
-        text = text.replace(f"op {op}", f'op "{graph.op_names[op]}"') if text == str(error) else text
+        text = (
+            text.replace(f"op {op}", f'op "{graph.op_names[op]}"') if text == str(error) else text
+        )
         if isinstance(at, int) and at < cluster.num_devices:
             text = text.replace(f"device {at}", f'device "{cluster.names[at]}"')
         named_error = _with_attributes(type(error)(text), error)

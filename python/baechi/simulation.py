@@ -175,6 +175,7 @@ def _replay(setting: Setting, device: npt.NDArray[np.int32], plan: Plan) -> _cor
         not_before_ns=plan.decided_ns if len(plan.decided_ns) else None,
         retention=setting.retention,
         reserve=plan.algorithm.endswith("-reserve"),
+        colocation=setting.has_groups,
     )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from baechi.errors import BaechiError, CycleError, InputError, OutOfMemoryError, PlacementError
-from baechi.original.flattening import Flat, Ops
+from baechi.errors import BaechiError, InputError, OutOfMemoryError, PlacementError
+from baechi.original.elements import Ops
+from baechi.original.flattening import Flat
+from baechi.relaxation import solve
 
 if TYPE_CHECKING:
     from baechi import _core
 
-__all__ = ["check_durations", "given_favorites", "place", "record"]
+__all__ = ["given_favorites", "place", "record", "rounded"]
 
 _OF_A_RUN = ("p", "start_ts", "end_ts")
 
@@ -32,7 +34,6 @@ def place(flat: Flat, algorithm: str, rules: str, *, ranks: bool, **options: Any
     Raises:
         OutOfMemoryError: an op does not fit; the nodes have the `p` of what was placed before.
         PlacementError: the original gives up for another reason; the nodes likewise.
-        CycleError: the graph has a cycle.
     """
     from baechi import _core
 
@@ -88,18 +89,72 @@ def record(
             node["topo_order"] = rank
     makespan = schedule.makespan_ns
     flat.op_graph.graph["makespan"] = makespan / unit if ms else makespan
-    flat.op_graph.graph["peak"] = (schedule.peak_bytes if peak is None else peak).tolist()
+    peak = schedule.peak_bytes if peak is None else peak
+    flat.op_graph.graph["peak"] = (peak if flat.scale == 1 else peak / flat.scale).tolist()
 
 
 def named(error: BaechiError, flat: Flat) -> BaechiError:
     """The core's error with the keys of ops and the ids of devices where indices were."""
-    op = flat.ops.keys[error.__dict__["op"]]
-    device = flat.device_ids[error.__dict__["device"]]
+    details = error.__dict__
+    op, device = flat.ops.keys[details["op"]], flat.device_ids[details["device"]]
     if isinstance(error, OutOfMemoryError):
-        return OutOfMemoryError(
-            op, device, error.needed_bytes, error.free_bytes, error.num_placed
-        )
-    reason = error.__dict__["reason"]
-    result = PlacementError(f"op {_text(op)} cannot be placed on device {_text(device)}: {reason}")
+        needed, free = error.needed_bytes // flat.scale, error.free_bytes // flat.scale
+        return OutOfMemoryError(op, device, needed, free, error.num_placed)
+    reason = details["reason"]
+    result = PlacementError(f"op {op!r} cannot be placed on device {device!r}: {reason}")
     result.__dict__.update(op=op, device=device, reason=reason)
     return result
+
+
+def _placed(error: BaechiError) -> zip[tuple[int, int]]:
+    details = error.__dict__
+    return zip(details["placed_ops"].tolist(), details["placed_devices"].tolist(), strict=True)
+
+
+def given_favorites(ops: Ops, favorites: Mapping[Any, Any]) -> npt.NDArray[np.int32]:
+    """The favorite child of every op, -1 for none, from a mapping of keys.
+
+    Raises:
+        InputError: a key is no op of the graph.
+    """
+    result = np.full(len(ops.keys), -1, np.int32)
+    for parent, child in favorites.items():
+        for op in (parent, child):
+            if op not in ops.number and op is not None:
+                raise InputError(f"favorites name {op!r}, which is no op of the graph")
+        if parent is not None and child is not None:
+            result[ops.number[parent]] = ops.number[child]
+    return result
+
+
+def rounded(
+    flat: Flat, rules: str, transfer: Sequence[float], compute: Sequence[float], threshold: float
+) -> npt.NDArray[np.int32]:
+    """The favorite child of every op by the linear program.
+
+    Args:
+        flat: the graphs.
+        rules: the original's rules.
+        transfer: of every edge, in any unit.
+        compute: of every op, in the same unit.
+        threshold: greatest value of a favorite edge.
+
+    Raises:
+        SolverError: the program was not solved.
+    """
+    from baechi import _core
+
+    edges = flat.edges
+    values = np.empty(len(edges.parent))
+    values[edges.by_id] = solve(
+        edges.parent[edges.by_id],
+        edges.child[edges.by_id],
+        np.asarray(transfer, np.float64)[edges.by_id],
+        np.asarray(compute, np.float64),
+    ).values
+    # The core lists pairs parent by parent, children in edge order.
+    by_parent = values[np.argsort(edges.parent, kind="stable")]
+    favorites: npt.NDArray[np.int32] = _core.round_favorites(
+        flat.graph, flat.cluster, rules, by_parent, threshold
+    )
+    return favorites

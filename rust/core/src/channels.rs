@@ -16,6 +16,11 @@ impl ChannelClocks {
         Self { clock: vec![0; num_channels] }
     }
 
+    /// All channels idle again.
+    pub(crate) fn restart(&mut self) {
+        self.clock.fill(0);
+    }
+
     /// The first moment at or after `from` when both channels are free.
     #[must_use]
     pub fn free_from(&self, channels: Channels, from: Ns) -> Ns {

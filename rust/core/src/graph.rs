@@ -105,6 +105,26 @@ impl Graph {
         })
     }
 
+    /// The same graph with another order of its ops in the place of the topological one: what the TensorFlow
+    /// original takes from its caller to break ties. Physical rules want a topological order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::LaunchOrder`] unless every op is there once.
+    pub fn with_order(self, order: Vec<OpId>) -> Result<Self> {
+        if order.len() != self.num_ops {
+            let (expected, found) = (self.num_ops, order.len());
+            return Err(Error::Shape { what: "order of the ops", expected, found });
+        }
+        let mut position = vec![u32::MAX; self.num_ops];
+        for (rank, op) in (0_u32..).zip(&order) {
+            match position.get_mut(*op as usize) {
+                Some(slot) if *slot == u32::MAX => *slot = rank,
+                _ => return Err(Error::LaunchOrder { op: *op }),
+            }
+        }
+        Ok(Self { position, order, ..self })
+    }
+
     /// Input tensors of an op, in edge order.
     #[must_use]
     pub fn inputs(&self, op: OpId) -> &[TensorId] {
@@ -313,6 +333,14 @@ pub(crate) mod tests {
     fn the_topological_order_is_first_in_first_out_by_edge_order() {
         let graph = graph(&[1; 5], &[(0, 3, 0), (0, 2, 0), (1, 4, 0), (3, 4, 0)]);
         assert_eq!(graph.order(), [0, 1, 3, 2, 4]);
+    }
+
+    #[test]
+    fn another_order_holds_every_op_once() {
+        let other = graph(&[1; 3], &[]).with_order(vec![2, 0, 1]).unwrap();
+        assert_eq!((other.order(), other.position()), (&[2, 0, 1][..], &[1, 2, 0][..]));
+        let twice = graph(&[1; 3], &[]).with_order(vec![2, 0, 2]);
+        assert_eq!(twice.unwrap_err(), Error::LaunchOrder { op: 2 });
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod channels;
 pub mod cluster;
 pub mod curve;
 pub mod error;
+pub mod evaluate;
 pub mod fifo;
 pub mod graph;
 pub mod group;

@@ -397,6 +397,15 @@ impl Timeline for TensorFlow<'_> {
         self.limit[device as usize] - self.used[device as usize]
     }
 
+    fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
+        let tensors = self.problem.graph.inputs(op).iter().copied();
+        let sent = tensors.filter(|tensor| {
+            self.problem.graph.producer(*tensor) == producer
+                && !is_order_only(self.problem, *tensor)
+        });
+        sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
+    }
+
     fn urgent(&self, _op: OpId) -> Ns {
         0
     }
@@ -570,6 +579,15 @@ impl Timeline for PyTorch<'_> {
 
     fn free_bytes(&self, device: DeviceId) -> Bytes {
         self.limit[device as usize] - self.used[device as usize]
+    }
+
+    fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
+        let tensors = self.problem.graph.inputs(op).iter().copied();
+        let sent = tensors.filter(|tensor| {
+            self.problem.graph.producer(*tensor) == producer
+                && !is_order_only(self.problem, *tensor)
+        });
+        sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
     }
 
     fn urgent(&self, _op: OpId) -> Ns {

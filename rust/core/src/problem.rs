@@ -15,6 +15,10 @@ pub struct Problem<'a> {
     /// Compute times per class of device (same kind and speed), -1 where it cannot run.
     class_ns: Vec<Vec<Ns>>,
     class_of: Vec<usize>,
+    /// Transfer time of each tensor, where every link takes the same; else empty.
+    uniform_ns: Vec<Ns>,
+    /// Whether every op may run on every device.
+    runs_anywhere: bool,
 }
 
 impl<'a> Problem<'a> {
@@ -32,7 +36,20 @@ impl<'a> Problem<'a> {
     ) -> Result<Self> {
         check_indices(graph, cluster)?;
         let (class_ns, class_of) = compute_classes(graph, cluster);
-        let problem = Self { graph, cluster, retention, cancelled, class_ns, class_of };
+        let uniform_ns = Vec::new();
+        let mut problem = Self {
+            graph,
+            cluster,
+            retention,
+            cancelled,
+            class_ns,
+            class_of,
+            uniform_ns,
+            runs_anywhere: false,
+        };
+        problem.runs_anywhere = cluster.num_sets == 0
+            && problem.class_ns.iter().flatten().all(|duration| *duration >= 0);
+        problem.uniform_ns = problem.uniform_transfers();
         problem.check_homes()?;
         problem.check_length()?;
         Ok(problem)
@@ -56,9 +73,18 @@ impl<'a> Problem<'a> {
         self.class_ns[self.class_of[device as usize]][op as usize]
     }
 
+    /// Compute times of all ops on a device; -1 where it cannot run them.
+    #[must_use]
+    pub fn compute_column(&self, device: DeviceId) -> &[Ns] {
+        &self.class_ns[self.class_of[device as usize]]
+    }
+
     /// Whether kind and pins let the op run on the device.
     #[must_use]
     pub fn may_run(&self, op: OpId, device: DeviceId) -> bool {
+        if self.runs_anywhere {
+            return true;
+        }
         if self.compute_ns(op, device) < 0 {
             return false;
         }
@@ -84,6 +110,33 @@ impl<'a> Problem<'a> {
     /// Transfer time of a tensor between two different devices.
     #[must_use]
     pub fn transfer_ns(&self, tensor: TensorId, source: DeviceId, destination: DeviceId) -> Ns {
+        match self.uniform_ns.get(tensor as usize) {
+            Some(duration) => *duration,
+            None => self.link_transfer_ns(tensor, source, destination),
+        }
+    }
+
+    /// Least transfer time of a tensor from a device to any other; 0 if there is no other.
+    #[must_use]
+    pub fn least_transfer_ns(&self, tensor: TensorId, source: DeviceId) -> Ns {
+        if let Some(duration) = self.uniform_ns.get(tensor as usize) {
+            return *duration;
+        }
+        let others = self.devices().filter(|device| *device != source);
+        others.map(|device| self.transfer_ns(tensor, source, device)).min().unwrap_or(0)
+    }
+
+    /// Greatest transfer time of a tensor from a device to any other; 0 if there is no other.
+    #[must_use]
+    pub fn longest_transfer_ns(&self, tensor: TensorId, source: DeviceId) -> Ns {
+        if let Some(duration) = self.uniform_ns.get(tensor as usize) {
+            return *duration;
+        }
+        let others = self.devices().filter(|device| *device != source);
+        others.map(|device| self.transfer_ns(tensor, source, device)).max().unwrap_or(0)
+    }
+
+    fn link_transfer_ns(&self, tensor: TensorId, source: DeviceId, destination: DeviceId) -> Ns {
         let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
         if given >= 0 {
             return given;
@@ -155,6 +208,19 @@ impl<'a> Problem<'a> {
         (path, (work + num_devices - 1) / num_devices)
     }
 
+    fn uniform_transfers(&self) -> Vec<Ns> {
+        let num_devices = self.cluster.num_devices;
+        let columns = &self.cluster.columns;
+        let links = (0..num_devices * num_devices).filter(|link| link % (num_devices + 1) != 0);
+        let mut figures = links.map(|link| (columns.latency_ns[link], columns.bytes_per_s[link]));
+        let Some(first) = figures.next() else { return Vec::new() };
+        if figures.any(|figure| figure != first) {
+            return Vec::new();
+        }
+        let tensors = 0..u32::try_from(self.graph.num_tensors).expect("checked to fit 31 bits");
+        tensors.map(|tensor| self.link_transfer_ns(tensor, 0, 1)).collect()
+    }
+
     fn check_homes(&self) -> Result<()> {
         for op in 0..self.num_ops() {
             if !self.devices().any(|device| self.may_run(op, device)) {
@@ -184,9 +250,14 @@ impl<'a> Problem<'a> {
         for tensor in 0..u32::try_from(self.graph.num_tensors).expect("checked to fit 31 bits") {
             let copies = self.graph.consumers(tensor).len().min(self.cluster.num_devices);
             let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
-            let bytes = i128::from(self.tensor_bytes(tensor));
-            let wire = slowest.map_or(0, |rate| bytes * 1_000_000_000 / i128::from(rate) + 1);
-            let longest = if given >= 0 { i128::from(given) } else { i128::from(latency) + wire };
+            let longest = match (self.uniform_ns.get(tensor as usize), given) {
+                (Some(duration), _) => i128::from(*duration),
+                (None, 0..) => i128::from(given),
+                (None, _) => {
+                    let bytes = i128::from(self.tensor_bytes(tensor)) * 1_000_000_000;
+                    i128::from(latency) + slowest.map_or(0, |rate| bytes / i128::from(rate) + 1)
+                }
+            };
             total += longest * i128::try_from(copies).expect("a small count");
         }
         if total < i128::from(UNLIMITED) {

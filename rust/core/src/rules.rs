@@ -32,6 +32,9 @@ pub enum Urgency {
 pub struct LoopRules {
     pub tie: Tie,
     pub urgency: Urgency,
+    /// Whether the loop misses the end of an op that ends at the moment it is decided (the originals' code): its
+    /// children never become ready.
+    pub misses_instant_ends: bool,
 }
 
 /// Rules under which a graph is placed and simulated.
@@ -61,9 +64,21 @@ impl Rules {
     #[must_use]
     pub fn for_loop(self) -> LoopRules {
         match self {
-            Self::Physical => LoopRules { tie: Tie::PositionThenDevice, urgency: Urgency::Data },
-            Self::BaechiTf => LoopRules { tie: Tie::PositionThenDevice, urgency: Urgency::Devices },
-            Self::BaechiTorch => LoopRules { tie: Tie::DeviceThenReady, urgency: Urgency::Devices },
+            Self::Physical => LoopRules {
+                tie: Tie::PositionThenDevice,
+                urgency: Urgency::Data,
+                misses_instant_ends: false,
+            },
+            Self::BaechiTf => LoopRules {
+                tie: Tie::PositionThenDevice,
+                urgency: Urgency::Devices,
+                misses_instant_ends: true,
+            },
+            Self::BaechiTorch => LoopRules {
+                tie: Tie::DeviceThenReady,
+                urgency: Urgency::Devices,
+                misses_instant_ends: true,
+            },
         }
     }
 }

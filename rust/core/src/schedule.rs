@@ -67,6 +67,25 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// A schedule of nothing.
+    #[must_use]
+    pub fn empty(executor: Executor) -> Self {
+        Self {
+            executor,
+            device: Vec::new(),
+            order: Vec::new(),
+            start: Vec::new(),
+            end: Vec::new(),
+            transfers: Vec::new(),
+            wait: Vec::new(),
+            not_before: Vec::new(),
+            makespan: 0,
+            busy: Vec::new(),
+            peak: Vec::new(),
+            peak_op: Vec::new(),
+        }
+    }
+
     /// The first device whose peak exceeds its cap.
     #[must_use]
     pub fn over_limit(&self, cap_bytes: &[Bytes]) -> Option<DeviceId> {

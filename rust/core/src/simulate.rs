@@ -4,7 +4,7 @@
 //! scheduled again with each device's use of memory at hand, and transfers and ops that would overfill a device
 //! wait (docs/rules.md).
 
-use crate::curve::memory_curves;
+use crate::curve;
 use crate::error::{Error, Result};
 use crate::fifo;
 use crate::launch::{Run, Waits, check_devices};
@@ -27,8 +27,25 @@ pub fn schedule_within_caps(problem: &Problem, decision: &Decision) -> Result<Sc
     if free.over_limit(&problem.cluster.cap_bytes).is_none() {
         return Ok(free);
     }
+    persistent_bytes_fit(problem, decision)?;
     let ledger = Ledger::new(problem, decision);
     finish(problem, decision, Run::new(problem, decision)?.run(Some(ledger), &Waits::default())?)
+}
+
+/// Names the first op in launch order whose persistent bytes are more than its device still has.
+fn persistent_bytes_fit(problem: &Problem, decision: &Decision) -> Result<()> {
+    let mut free = problem.cluster.cap_bytes.clone();
+    for (rank, op) in decision.launch.iter().copied().enumerate() {
+        let device = decision.device[op as usize];
+        let (needed, left) = (problem.persistent_bytes(op), &mut free[device as usize]);
+        if needed > *left {
+            let placed = &decision.launch[..rank];
+            let placed = placed.iter().map(|op| (*op, decision.device[*op as usize])).collect();
+            return Err(Error::OutOfMemory { op, device, needed, free: *left, placed });
+        }
+        *left -= needed;
+    }
+    Ok(())
 }
 
 /// Schedules a decision with the waits of its plan and no limits.
@@ -188,9 +205,9 @@ fn finish(problem: &Problem, decision: &Decision, run: Run) -> Result<Schedule> 
         peak_op: Vec::new(),
     };
     problem.check_cancelled()?;
-    for curve in memory_curves(problem, &schedule) {
-        schedule.peak.push(curve.peak);
-        schedule.peak_op.push(curve.peak_op);
+    for peak in curve::peaks(problem, &schedule) {
+        schedule.peak.push(peak.bytes);
+        schedule.peak_op.push(peak.op);
     }
     Ok(schedule)
 }

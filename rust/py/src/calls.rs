@@ -2,6 +2,7 @@
 
 use baechi_core::curve;
 use baechi_core::error::{Error, Result};
+use baechi_core::evaluate::Evaluator;
 use baechi_core::graph::Columns;
 use baechi_core::group;
 use baechi_core::launch::Waits;
@@ -14,7 +15,9 @@ use baechi_core::schedule::Decision;
 use baechi_core::simulate;
 use baechi_core::{Bytes, DeviceId, Ns, OpId};
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 
 use crate::columns::{PyFlatCluster, PyFlatGraph, PySchedule, event, signed, vector};
@@ -28,6 +31,9 @@ type PairColumns<'py> = (Out<'py, i32>, Out<'py, i32>, Out<'py, i64>, Out<'py, i
 
 /// `node_of`, `first_of`, `tensor_of`, and the columns of the new graph.
 type FusionColumns<'py> = (Out<'py, i32>, Out<'py, i32>, Out<'py, i32>, Vec<Bound<'py, PyAny>>);
+
+/// Makespan of each placement, and peaks if they were asked for.
+type Evaluated<'py> = (Out<'py, i64>, Option<Bound<'py, PyArray2<i64>>>);
 
 /// Bytes of each op as an original counts them: held, persistent, scratch, peak.
 type Counted<'py> = (Column<'py, i64>, Column<'py, i64>, Column<'py, i64>, Column<'py, i64>);
@@ -145,7 +151,7 @@ pub fn simulate_given(
 /// Schedules a placement in a given launch order, with the waits and decision times of its plan.
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, device, order, rules, *, op_wait = None, transfer_wait = None,
-    not_before_ns = None, retention = "liveness", reserve = false))]
+    not_before_ns = None, retention = "liveness", reserve = false, colocation = true))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn simulate_launched(
     py: Python<'_>,
@@ -159,6 +165,7 @@ pub fn simulate_launched(
     not_before_ns: Option<Column<'_, i64>>,
     retention: &str,
     reserve: bool,
+    colocation: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let events = |column: &Column<'_, i64>| -> PyResult<Vec<_>> {
@@ -174,7 +181,8 @@ pub fn simulate_launched(
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         let decision = decision(&problem, device, &order, &not_before)?;
         simulate::check_waits(&problem, &decision, &waits)?;
-        simulate::simulate_launched(&request(&problem, rules), &decision, &waits, reserve)
+        let request = Request { colocation, ..request(&problem, rules) };
+        simulate::simulate_launched(&request, &decision, &waits, reserve)
     })?;
     Ok(PySchedule { schedule })
 }
@@ -220,9 +228,9 @@ pub fn lower_bounds(
     })
 }
 
-/// Makespans and peaks of many placements under physical rules: `[batch]` and `[batch, devices]`.
+/// Makespans of many placements under physical rules, `[batch]`, and their peaks, `[batch, devices]`.
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, device, order, *, retention = "liveness"))]
+#[pyo3(signature = (graph, cluster, device, order, *, retention = "liveness", peaks = true))]
 #[allow(clippy::needless_pass_by_value)]
 pub fn simulate_many<'py>(
     py: Python<'py>,
@@ -231,39 +239,53 @@ pub fn simulate_many<'py>(
     device: PyReadonlyArray2<'py, i32>,
     order: Option<PyReadonlyArray2<'py, i32>>,
     retention: &str,
-) -> PyResult<(Out<'py, i64>, Bound<'py, PyArray2<i64>>)> {
+    peaks: bool,
+) -> PyResult<Evaluated<'py>> {
     let retention = retention_of(py, retention)?;
     let num_ops = graph.graph.num_ops;
     let num_devices = cluster.cluster.num_devices;
-    let rows = |column: &PyReadonlyArray2<'py, i32>| -> PyResult<Vec<Vec<u32>>> {
-        let values = column.as_slice()?;
-        let row = |at: usize| &values[at * num_ops..(at + 1) * num_ops];
-        let count = values.len().checked_div(num_ops).unwrap_or(0);
-        let index = |at: &i32| u32::try_from(*at).unwrap_or(u32::MAX);
-        Ok((0..count).map(|at| row(at).iter().map(index).collect()).collect())
-    };
-    let devices = rows(&device)?;
-    let orders = order.as_ref().map(rows).transpose()?;
-    let (makespans, peaks) = detached(py, |cancelled| {
-        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
-        let request = request(&problem, Rules::Physical);
-        let (mut makespans, mut peaks) = (Vec::new(), Vec::new());
-        for (row, device) in devices.into_iter().enumerate() {
-            let schedule = match &orders {
-                Some(orders) => {
-                    let decision = decision(&problem, device, &orders[row], &[])?;
-                    simulate::replay(&problem, &decision, &Waits::default())?
-                }
-                None => simulate::simulate_given(&request, &device)?,
-            };
-            makespans.push(schedule.makespan);
-            peaks.extend(schedule.peak);
+    let batch = device.shape()[0];
+    let shape = [batch, num_ops];
+    for column in std::iter::once(&device).chain(&order) {
+        if column.shape() != shape {
+            let (expected, found) = (batch * num_ops, column.len());
+            let what = "devices and order of a batch";
+            return Err(exception(py, Error::Shape { what, expected, found }));
         }
-        Ok((makespans, peaks))
+    }
+    let devices = device.as_slice()?;
+    let orders = order.as_ref().map(|order| order.as_slice()).transpose()?;
+    let (makespans, all_peaks) = detached(py, |cancelled| {
+        let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        let mut evaluator = Evaluator::new(&problem);
+        let (mut makespans, mut all_peaks) = (Vec::with_capacity(batch), Vec::new());
+        for row in 0..batch {
+            let row = row * num_ops..(row + 1) * num_ops;
+            let device = &devices[row.clone()];
+            makespans.push(match orders {
+                Some(orders) if peaks => {
+                    evaluator.makespan_and_peaks(device, &orders[row], &mut all_peaks)?
+                }
+                Some(orders) => evaluator.makespan(device, &orders[row])?,
+                None => {
+                    let device: Vec<u32> =
+                        device.iter().map(|at| u32::try_from(*at).unwrap_or(u32::MAX)).collect();
+                    let request = request(&problem, Rules::Physical);
+                    let schedule = simulate::simulate_given(&request, &device)?;
+                    all_peaks.extend(schedule.peak);
+                    schedule.makespan
+                }
+            });
+            if makespans.len() % 64 == 0 {
+                problem.check_cancelled()?;
+            }
+        }
+        Ok((makespans, all_peaks))
     })?;
-    let peaks = Array2::from_shape_vec((makespans.len(), num_devices), peaks);
-    let peaks = peaks.expect("one peak per placement and device");
-    Ok((makespans.into_pyarray(py), peaks.into_pyarray(py)))
+    let shape = (makespans.len(), num_devices);
+    let all_peaks = peaks.then(|| Array2::from_shape_vec(shape, all_peaks));
+    let all_peaks = all_peaks.map(|peaks| peaks.expect("one peak per placement and device"));
+    Ok((makespans.into_pyarray(py), all_peaks.map(|peaks| peaks.into_pyarray(py))))
 }
 
 /// Use of each device's memory over time: (time in ns, bytes after it) per device.

@@ -17,6 +17,9 @@ pub struct PyFlatGraph {
 #[pymethods]
 impl PyFlatGraph {
     #[new]
+    #[pyo3(signature = (compute_ns, persistent_bytes, scratch_bytes, group, allowed_set, role,
+        forward_op, tensor_producer, tensor_bytes, tensor_transfer_ns, tensor_class, edge_tensor,
+        edge_consumer, order = None))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn new(
         py: Python<'_>,
@@ -33,6 +36,7 @@ impl PyFlatGraph {
         tensor_class: PyReadonlyArray1<'_, u8>,
         edge_tensor: PyReadonlyArray1<'_, i32>,
         edge_consumer: PyReadonlyArray1<'_, i32>,
+        order: Option<PyReadonlyArray1<'_, i32>>,
     ) -> PyResult<Self> {
         let columns = graph::Columns {
             compute_ns: compute_ns.as_slice()?.to_vec(),
@@ -49,7 +53,14 @@ impl PyFlatGraph {
             edge_tensor: vector(&edge_tensor)?,
             edge_consumer: vector(&edge_consumer)?,
         };
-        Ok(Self { graph: errors::detached(py, |_| Graph::new(columns))? })
+        let order = order.as_ref().map(vector).transpose()?;
+        let graph = errors::detached(py, |_| match order {
+            None => Graph::new(columns),
+            Some(order) => Graph::new(columns)?.with_order(
+                order.iter().map(|op| u32::try_from(*op).unwrap_or(u32::MAX)).collect(),
+            ),
+        })?;
+        Ok(Self { graph })
     }
 
     fn __repr__(&self) -> String {

@@ -25,10 +25,12 @@ pub fn place(request: &Request) -> Result<Schedule> {
     let devices = by_speed(problem, &chain);
     let mut best: Option<Schedule> = None;
     let mut last_error = None;
-    for percent in SAFETY {
+    // A device may be passed over only where no split gives each of the first few something.
+    for (may_skip, percent) in [false, true].into_iter().flat_map(|skip| SAFETY.map(|p| (skip, p)))
+    {
         for count in 1..=devices.len() {
             problem.check_cancelled()?;
-            let Some(device) = chain.split(problem, &devices[..count], percent) else {
+            let Some(device) = chain.split(problem, &devices[..count], percent, may_skip) else {
                 continue;
             };
             match request.schedule_given(&device) {
@@ -45,7 +47,7 @@ pub fn place(request: &Request) -> Result<Schedule> {
             break;
         }
     }
-    best.ok_or_else(|| last_error.unwrap_or_else(|| chain.too_large(problem)))
+    best.ok_or_else(|| last_error.unwrap_or_else(|| chain.too_large(problem, &devices)))
 }
 
 /// Units (ops that stay together) in a depth-first topological order, with prefix sums.
@@ -60,6 +62,8 @@ struct Chain {
     running: Vec<Bytes>,
     /// Time of the transfers that cross in front of each unit.
     crossing: Vec<Ns>,
+    /// The first device that may run each op and its group.
+    refuge: Vec<DeviceId>,
     cuts: Vec<usize>,
 }
 
@@ -92,7 +96,8 @@ impl Chain {
         }
         let crossing = crossing_ns(problem, &unit_of, num_units);
         let cuts = choose_cuts(&crossing, num_units);
-        Self { unit_of, num_units, persistent, live, running, crossing, cuts }
+        let refuge = refuges(problem);
+        Self { unit_of, num_units, persistent, live, running, crossing, refuge, cuts }
     }
 
     /// Devices of the ops when the chain is cut into one run per device, if that fits the estimates.
@@ -101,37 +106,34 @@ impl Chain {
         problem: &Problem,
         devices: &[DeviceId],
         percent: i64,
+        may_skip: bool,
     ) -> Option<Vec<DeviceId>> {
         const UNREACHED: Ns = Ns::MAX / 4;
         let mut cost = vec![UNREACHED; self.cuts.len()];
         cost[0] = 0;
         let mut from: Vec<Vec<usize>> = Vec::new();
         for device in devices {
-            let time = self.compute_prefix(problem, *device);
+            let share = self.share(problem, *device);
             let cap = problem.cluster.cap_bytes[*device as usize];
-            let mut next = vec![UNREACHED; self.cuts.len()];
-            let mut back = vec![0; self.cuts.len()];
+            let mut next = if may_skip { cost.clone() } else { vec![UNREACHED; self.cuts.len()] };
+            let mut back: Vec<usize> = (0..self.cuts.len()).collect();
             for end in 1..self.cuts.len() {
                 let mut running = 0;
                 for start in (0..end).rev() {
                     let (first, last) = (self.cuts[start], self.cuts[end]);
                     for unit in first..self.cuts[start + 1] {
-                        running = running.max(self.running[unit]);
+                        running = running.max(share.running[unit]);
                     }
-                    let persistent = self.persistent[last] - self.persistent[first];
-                    let live = self.live[last] - self.live[first];
-                    let needed = persistent + (live + running) / 100 * percent;
-                    if needed > cap {
+                    let persistent = share.persistent[last] - share.persistent[first];
+                    let live = share.live[last] - share.live[first];
+                    if persistent + part(live + running, percent) > cap {
                         break;
                     }
-                    let Some(compute) = time.between(first, last) else {
-                        break;
-                    };
                     if cost[start] >= UNREACHED {
                         continue;
                     }
                     let crossing = if first == 0 { 0 } else { self.crossing[first] };
-                    let total = cost[start] + crossing + compute;
+                    let total = cost[start] + crossing + share.time[last] - share.time[first];
                     if total < next[end] {
                         next[end] = total;
                         back[end] = start;
@@ -142,7 +144,7 @@ impl Chain {
             from.push(back);
         }
         let mut end = self.cuts.len() - 1;
-        if cost[end] >= UNREACHED {
+        if self.num_units > 0 && cost[end] >= UNREACHED {
             return None;
         }
         let mut home = vec![0; self.num_units];
@@ -151,48 +153,112 @@ impl Chain {
             home[self.cuts[start]..self.cuts[end]].fill(*device);
             end = start;
         }
-        Some(self.unit_of.iter().map(|unit| home[*unit as usize]).collect())
-    }
-
-    fn compute_prefix(&self, problem: &Problem, device: DeviceId) -> ComputePrefix {
-        let mut time = vec![0; self.num_units + 1];
-        let mut barred = vec![0_u32; self.num_units + 1];
+        // A unit that may not run in its run's device goes elsewhere, all of it.
+        let mut stays = vec![true; self.num_units];
         for op in 0..problem.num_ops() {
             let unit = self.unit_of[op as usize] as usize;
-            if problem.may_run(op, device) {
-                time[unit + 1] += problem.compute_ns(op, device);
-            } else {
-                barred[unit + 1] += 1;
-            }
+            stays[unit] &= problem.may_run(op, home[unit]);
         }
+        let device = |op: OpId| {
+            let unit = self.unit_of[op as usize] as usize;
+            if stays[unit] { home[unit] } else { self.refuge[op as usize] }
+        };
+        Some((0..problem.num_ops()).map(device).collect())
+    }
+
+    /// What runs of units cost on a device: those that may not run there count with their time elsewhere
+    /// and without bytes.
+    fn share(&self, problem: &Problem, device: DeviceId) -> Share {
+        let mut barred = vec![false; self.num_units];
+        for op in 0..problem.num_ops() {
+            barred[self.unit_of[op as usize] as usize] |= !problem.may_run(op, device);
+        }
+        let mut time = vec![0; self.num_units + 1];
+        for op in 0..problem.num_ops() {
+            let unit = self.unit_of[op as usize] as usize;
+            let home = if barred[unit] { self.refuge[op as usize] } else { device };
+            time[unit + 1] += problem.compute_ns(op, home);
+        }
+        let (mut persistent, mut live) = (self.persistent.clone(), self.live.clone());
+        let mut running = self.running.clone();
         for unit in 0..self.num_units {
+            let held = |sums: &[Bytes]| {
+                if barred[unit] { 0 } else { sums[unit + 1] - sums[unit] }
+            };
+            persistent[unit + 1] = persistent[unit] + held(&self.persistent);
+            live[unit + 1] = live[unit] + held(&self.live);
+            if barred[unit] {
+                running[unit] = 0;
+            }
             time[unit + 1] += time[unit];
-            barred[unit + 1] += barred[unit];
         }
-        ComputePrefix { time, barred }
+        let num_barred = barred.iter().filter(|barred| **barred).count();
+        Share { time, persistent, live, running, num_barred }
     }
 
-    fn too_large(&self, problem: &Problem) -> Error {
-        let caps = &problem.cluster.cap_bytes;
-        let device = problem.devices().max_by_key(|at| caps[*at as usize]).unwrap_or(0);
-        let op = problem.graph.order().first().copied().unwrap_or(0);
-        let needed = self.persistent[self.num_units] + self.live[self.num_units];
-        let free = caps.iter().fold(0_i64, |sum, cap| sum.saturating_add(*cap));
-        Error::OutOfMemory { op, device, needed, free, placed: Vec::new() }
+    /// The first unit that is left over when one device after the other is filled with whole units.
+    fn too_large(&self, problem: &Problem, devices: &[DeviceId]) -> Error {
+        let (mut unit, mut at) = (0, 0);
+        let (mut needed, mut free) = (0, 0);
+        while unit < self.num_units && at < devices.len() {
+            let share = self.share(problem, devices[at]);
+            free = problem.cluster.cap_bytes[devices[at] as usize];
+            let mut running = 0;
+            while unit < self.num_units {
+                let held = |sums: &[Bytes]| sums[unit + 1] - sums[unit];
+                let bytes = held(&share.persistent) + held(&share.live);
+                running = running.max(share.running[unit]);
+                needed = bytes + running;
+                if needed > free {
+                    break;
+                }
+                free -= bytes;
+                unit += 1;
+            }
+            at += 1;
+        }
+        let left = unit.min(self.num_units - 1);
+        let in_unit = |op: &OpId| self.unit_of[*op as usize] as usize == left;
+        let op = problem.graph.order().iter().copied().find(in_unit).unwrap_or(0);
+        let device = devices[at - 1];
+        if unit < self.num_units {
+            return Error::OutOfMemory { op, device, needed, free, placed: Vec::new() };
+        }
+        let reason = "no split at the places looked at fits";
+        Error::Stuck { op, device, reason, placed: Vec::new() }
     }
 }
 
-/// Compute time of runs of units on one device.
-struct ComputePrefix {
+/// What units cost on one device: prefix sums of time and bytes, and what each adds while it runs.
+struct Share {
     time: Vec<Ns>,
-    barred: Vec<u32>,
+    persistent: Vec<Bytes>,
+    live: Vec<Bytes>,
+    running: Vec<Bytes>,
+    num_barred: usize,
 }
 
-impl ComputePrefix {
-    fn between(&self, first: usize, last: usize) -> Option<Ns> {
-        let runs = self.barred[last] == self.barred[first];
-        runs.then(|| self.time[last] - self.time[first])
-    }
+/// The first device that may run each op and its group.
+fn refuges(problem: &Problem) -> Vec<DeviceId> {
+    let mut of_group = vec![DeviceId::MAX; problem.graph.members().len()];
+    let first = |op| {
+        let mut devices = problem.devices();
+        devices.find(|device| problem.group_may_run(op, *device)).expect("every op has a home")
+    };
+    let refuge = |op| match problem.graph.group(op) {
+        Some(group) if of_group[group as usize] != DeviceId::MAX => of_group[group as usize],
+        Some(group) => {
+            of_group[group as usize] = first(op);
+            of_group[group as usize]
+        }
+        None => first(op),
+    };
+    (0..problem.num_ops()).map(refuge).collect()
+}
+
+/// So many percent of the bytes, without overflow.
+fn part(bytes: Bytes, percent: i64) -> Bytes {
+    bytes / 100 * percent + bytes % 100 * percent / 100
 }
 
 /// Ops behind their producers, each producer as late as its first consumer lets it be: the postorder of a
@@ -335,8 +401,8 @@ fn choose_cuts(crossing: &[Ns], num_units: usize) -> Vec<usize> {
 fn by_speed(problem: &Problem, chain: &Chain) -> Vec<DeviceId> {
     let mut devices: Vec<DeviceId> = problem.devices().collect();
     let key = |device: &DeviceId| {
-        let prefix = chain.compute_prefix(problem, *device);
-        (prefix.barred[chain.num_units], prefix.time[chain.num_units], *device)
+        let share = chain.share(problem, *device);
+        (share.num_barred, share.time[chain.num_units], *device)
     };
     devices.sort_by_cached_key(key);
     devices
@@ -370,6 +436,23 @@ mod tests {
     #[test]
     fn one_device_is_taken_where_everything_fits() {
         assert_eq!(split([2, 1], &[18, 18]).unwrap(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_is_passed_over() {
+        assert_eq!(split([2, 1], &[13, 1, 13]).unwrap(), [0, 0, 2]);
+    }
+
+    #[test]
+    fn an_op_that_may_not_run_in_its_run_goes_elsewhere() {
+        let mut columns = columns(&[5; 3], &[(0, 1, 1), (1, 2, 1)]);
+        columns.allowed_set = vec![-1, 0, -1];
+        let graph = Graph::new(columns).unwrap();
+        let mut of_two = cluster(&[9, 9], 1, 1_000_000_000, "duplex").columns;
+        of_two.allowed = vec![0, 1];
+        let cluster = crate::cluster::Cluster::new(of_two).unwrap();
+        let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false).unwrap();
+        assert_eq!(place(&request(&problem, Rules::Physical)).unwrap().device, [1, 1, 1]);
     }
 
     #[test]

@@ -134,7 +134,8 @@ pub fn round(
     }
     let is_favorite = |value: f64| match rules {
         Rules::Physical => value < threshold,
-        Rules::BaechiTf | Rules::BaechiTorch => value <= threshold,
+        // As they round, down to the last bit: halves to even, so the threshold itself is in.
+        Rules::BaechiTf | Rules::BaechiTorch => (value - threshold + 0.5).round_ties_even() <= 0.0,
     };
     let mut favorite = vec![-1; num_ops];
     let mut parent_of = vec![u32::MAX; num_ops];

@@ -11,6 +11,7 @@
 //! first device and the last to the second.
 
 use crate::error::{Error, Result};
+use crate::launch::Waits;
 use crate::list::{Effects, Room, Timeline};
 use crate::problem::Problem;
 use crate::request::Request;
@@ -166,22 +167,19 @@ fn tensor_flow(request: &Request, uniform: bool) -> Result<Schedule> {
             group.map_or_else(|| vec![op], |group| problem.graph.members().of(group).to_vec());
         let persistent: Bytes = members.iter().map(|m| bytes.persistent[*m as usize]).sum();
         let scratch = members.iter().map(|m| bytes.scratch[*m as usize]).max().unwrap_or(0);
-        let fits = |at: DeviceId, used: &[Bytes]| {
-            let (used, cap) = (used[at as usize], caps[at as usize]);
-            if !request.colocation {
-                used + memory(op) <= cap
-            } else if uniform {
-                used + scratch + persistent < cap
-            } else {
-                used + scratch + persistent <= cap
-            }
+        // With groups, the balanced share must stay below the cap: one byte more than the sum is needed.
+        let needed = match (request.colocation, uniform) {
+            (false, _) => memory(op),
+            (true, false) => scratch + persistent,
+            (true, true) => scratch + persistent + 1,
         };
+        let free = |at: DeviceId| caps[at as usize] - used[at as usize];
         let may_run = |at: DeviceId| members.iter().all(|member| problem.may_run(*member, at));
-        let home = next_home(problem, &mut current, may_run, |at| fits(at, &used));
+        let home = next_home(problem, &mut current, may_run, |at| needed <= free(at));
         let Some(home) = home else {
-            let last = problem.devices().end - 1;
-            let free = caps[last as usize] - used[last as usize];
-            return Err(Error::OutOfMemory { op, device: last, needed: memory(op), free, placed });
+            let device = tried(problem, may_run).max_by_key(|at| (free(*at), *at));
+            let device = device.expect("a group has a home");
+            return Err(Error::OutOfMemory { op, device, needed, free: free(device), placed });
         };
         for member in members {
             device[member as usize] = home;
@@ -210,6 +208,13 @@ fn next_home(
     (*current < end).then_some(*current)
 }
 
+/// The devices whose lack of room ended the walk: an op that any device may run was last tried on the last.
+fn tried(problem: &Problem, may_run: impl Fn(DeviceId) -> bool) -> impl Iterator<Item = DeviceId> {
+    let last = problem.devices().end - 1;
+    let anywhere = problem.devices().all(&may_run);
+    problem.devices().filter(move |at| if anywhere { *at == last } else { may_run(*at) })
+}
+
 fn py_torch(request: &Request, uniform: bool) -> Result<Schedule> {
     let problem = request.problem;
     let bytes = request.op_bytes();
@@ -221,20 +226,25 @@ fn py_torch(request: &Request, uniform: bool) -> Result<Schedule> {
     let mut placed: Vec<(OpId, DeviceId)> = Vec::new();
     let mut current = 0;
     for op in walk.iter().copied() {
-        let fits = |timeline: &crate::original::PyTorch, at: DeviceId| {
+        let room = |at: DeviceId| {
             if uniform {
-                timeline.used(at) + bytes.peak[op as usize] <= share
+                let (needed, free) = (bytes.peak[op as usize], share - timeline.used(at));
+                if needed > free { Room::Short { needed, free } } else { Room::Fits }
             } else {
-                timeline.room(op, at) == Room::Fits
+                timeline.room(op, at)
             }
         };
         let may_run = |at| problem.may_run(op, at);
-        let home = next_home(problem, &mut current, may_run, |at| fits(&timeline, at));
+        let home = next_home(problem, &mut current, may_run, |at| room(at) == Room::Fits);
         let Some(home) = home else {
-            let last = problem.devices().end - 1;
-            let free = share - timeline.used(last);
-            let needed = bytes.peak[op as usize];
-            return Err(Error::OutOfMemory { op, device: last, needed, free, placed });
+            let lacking = tried(problem, may_run).filter_map(|device| match room(device) {
+                Room::Short { needed, free } | Room::Full { needed, free } => {
+                    Some((needed - free, device, needed, free))
+                }
+                Room::Fits | Room::Never => None,
+            });
+            let (_, device, needed, free) = lacking.min().expect("a device was tried");
+            return Err(Error::OutOfMemory { op, device, needed, free, placed });
         };
         timeline.charge(op, home);
         placed.push((op, home));
@@ -243,7 +253,14 @@ fn py_torch(request: &Request, uniform: bool) -> Result<Schedule> {
     for (op, home) in &placed {
         device[*op as usize] = *home;
     }
-    let mut schedule = simulate::simulate_given(request, &device)?;
+    // The original gives no times; ours are those of running the ops in the order of the walk, if it can be run.
+    let launch = placed.iter().map(|(op, _)| *op).collect();
+    let decision = Decision { device, launch, not_before: Vec::new() };
+    let mut schedule =
+        match simulate::simulate_launched(request, &decision, &Waits::default(), false) {
+            Err(Error::LaunchOrder { .. }) => simulate::simulate_given(request, &decision.device),
+            schedule => schedule,
+        }?;
     schedule.peak = timeline.peaks().to_vec();
     for (rank, (op, _)) in (0_u32..).zip(&placed) {
         schedule.order[*op as usize] = rank;

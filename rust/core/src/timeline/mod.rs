@@ -3,9 +3,14 @@
 //! The book is kept at the moment of decision. A copy stays in it until all consumers of its tensor are
 //! placed, since one may still land there; `simulate` finds what the finished schedule really needs.
 
+mod groups;
+
+use groups::Groups;
+
 use crate::channels::ChannelClocks;
+use crate::cluster::Channels;
 use crate::error::{Error, Result};
-use crate::list::{Effects, Room, Timeline};
+use crate::list::{Effects, Room, Score, Timeline};
 use crate::problem::Problem;
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
 
@@ -17,15 +22,13 @@ pub struct Book<'p> {
     channels: ChannelClocks,
     undo: Vec<(i32, Ns)>,
     free_at: Vec<Ns>,
-    end: Vec<Ns>,
     device: Vec<DeviceId>,
-    /// Bit mask of the devices that hold each tensor.
-    holders: Vec<u64>,
-    words: usize,
+    tensors: Vec<Tensor>,
+    /// Holders beyond the first 64 devices: so many words per tensor.
+    far_holders: Vec<u64>,
+    far_words: usize,
     /// Whether groups are kept together; a given placement may split them.
     grouped: bool,
-    /// Consumers of each tensor that are not placed yet.
-    unplaced: Vec<u32>,
     cap: Vec<Bytes>,
     used: Vec<Bytes>,
     peak: Vec<Bytes>,
@@ -35,18 +38,18 @@ pub struct Book<'p> {
     groups: Groups,
 }
 
-/// Where groups live and what they need together.
-struct Groups {
-    home: Vec<DeviceId>,
-    persistent: Vec<Bytes>,
-    allowed: Vec<bool>,
-    /// Bytes kept free for the rest of each group (`reserve` variants), and their sum per device.
-    guard: Vec<Bytes>,
-    guarded: Vec<Bytes>,
-    unplaced: Vec<u32>,
-    reserve: bool,
-    /// Persistent bytes that were booked before placing began.
-    booked: Vec<bool>,
+/// What the book knows of a tensor; together, since it is read together.
+#[derive(Clone, Copy)]
+struct Tensor {
+    /// End of its producer.
+    end: Ns,
+    /// Bit mask of the first 64 devices that hold it.
+    holders: u64,
+    bytes: Bytes,
+    /// Device of its producer.
+    source: DeviceId,
+    /// Consumers that are not placed yet.
+    unplaced: u32,
 }
 
 impl<'p> Book<'p> {
@@ -64,20 +67,25 @@ impl<'p> Book<'p> {
     fn empty(problem: &'p Problem<'p>, cap: Vec<Bytes>, reserve: bool) -> Self {
         let graph = problem.graph;
         let num_devices = problem.cluster.num_devices;
-        let words = num_devices.div_ceil(64);
+        let far_words = num_devices.div_ceil(64) - 1;
         let tensors = 0..u32::try_from(graph.num_tensors).expect("checked to fit 31 bits");
-        let count = |t| u32::try_from(graph.consumers(t).len()).expect("checked to fit 32 bits");
+        let tensor = |tensor| Tensor {
+            end: 0,
+            holders: 0,
+            bytes: problem.tensor_bytes(tensor),
+            source: NOWHERE,
+            unplaced: u32::try_from(graph.consumers(tensor).len()).expect("32 bits"),
+        };
         Self {
             problem,
             channels: ChannelClocks::new(problem.cluster.num_channels),
             undo: Vec::new(),
             free_at: vec![0; num_devices],
-            end: vec![0; graph.num_ops],
             device: vec![NOWHERE; graph.num_ops],
-            holders: vec![0; graph.num_tensors * words],
-            words,
-            grouped: true,
-            unplaced: tensors.map(count).collect(),
+            tensors: tensors.map(tensor).collect(),
+            far_holders: vec![0; graph.num_tensors * far_words],
+            far_words,
+            grouped: !graph.members().is_empty(),
             cap,
             used: vec![0; num_devices],
             peak: vec![0; num_devices],
@@ -155,27 +163,73 @@ impl<'p> Book<'p> {
     /// As `room`, with other caps than the book's own.
     #[must_use]
     pub fn room_within(&self, op: OpId, device: DeviceId, caps: &[Bytes]) -> Room {
-        if self.bound_to(op).is_some_and(|home| home != device)
-            || (self.grouped && !self.groups.allow(self.problem, op, device))
-        {
+        if !self.is_home(op, device) {
             return Room::Never;
         }
-        let persistent = self.new_persistent(op);
-        let mut needed = persistent
-            + self.problem.graph.output_bytes[op as usize]
-            + self.problem.scratch_bytes(op);
+        let missing = self.problem.graph.inputs(op).iter().filter(|t| !self.holds(**t, device));
+        let copies = missing.map(|tensor| self.tensors[*tensor as usize].bytes).sum();
+        self.room_with(op, device, copies, caps)
+    }
+
+    fn holds(&self, tensor: TensorId, device: DeviceId) -> bool {
+        let word = match (device as usize / 64).checked_sub(1) {
+            None => self.tensors[tensor as usize].holders,
+            Some(far) => self.far_holders[tensor as usize * self.far_words + far],
+        };
+        word >> (device % 64) & 1 == 1
+    }
+
+    fn hold(&mut self, tensor: TensorId, device: DeviceId) {
+        let word = match (device as usize / 64).checked_sub(1) {
+            None => &mut self.tensors[tensor as usize].holders,
+            Some(far) => &mut self.far_holders[tensor as usize * self.far_words + far],
+        };
+        *word |= 1 << (device % 64);
+    }
+
+    /// When the inputs of an op that are not on a device could all be there, sent one after the other in edge
+    /// order, and their bytes.
+    fn copies(&mut self, op: OpId, device: DeviceId) -> (Ns, Bytes) {
+        let (mut arrival, mut bytes) = (0, 0);
+        // Channels are held only when another transfer follows; then the clocks are put back.
+        let mut sent: Option<(Channels, Ns)> = None;
         for tensor in self.problem.graph.inputs(op) {
-            if !self.holds(*tensor, device) {
-                needed += self.problem.tensor_bytes(*tensor);
+            if self.holds(*tensor, device) {
+                continue;
             }
+            if let Some((channels, end)) = sent {
+                for channel in [channels.send, channels.recv] {
+                    if channel >= 0 {
+                        self.undo.push((channel, self.channels.get(channel)));
+                    }
+                }
+                self.channels.hold(channels, end);
+            }
+            let known = self.tensors[*tensor as usize];
+            let duration = self.problem.transfer_ns(*tensor, known.source, device);
+            let channels = self.problem.channels(known.source, device);
+            let end = self.channels.free_from(channels, known.end) + duration;
+            sent = Some((channels, end));
+            arrival = arrival.max(end);
+            bytes += known.bytes;
         }
+        while let Some((channel, time)) = self.undo.pop() {
+            self.channels.set(channel, time);
+        }
+        (arrival, bytes)
+    }
+
+    /// Whether an op whose missing inputs have so many bytes may start on a device that may hold `caps`.
+    fn room_with(&self, op: OpId, device: DeviceId, copies: Bytes, caps: &[Bytes]) -> Room {
+        let persistent = self.new_persistent(op);
+        let needed = persistent
+            + self.problem.graph.output_bytes[op as usize]
+            + self.problem.scratch_bytes(op)
+            + copies;
         let at = device as usize;
         let own = self.group(op).map_or(0, |group| {
-            if self.groups.home[group as usize] == device {
-                self.groups.guard[group as usize]
-            } else {
-                0
-            }
+            let group = group as usize;
+            if self.groups.home[group] == device { self.groups.guard[group] } else { 0 }
         });
         let cap = caps[at] - self.groups.guarded[at] + own;
         if self.used[at] + needed > cap {
@@ -188,9 +242,15 @@ impl<'p> Book<'p> {
         Room::Fits
     }
 
-    fn holds(&self, tensor: TensorId, device: DeviceId) -> bool {
-        let word = self.holders[tensor as usize * self.words + device as usize / 64];
-        word >> (device % 64) & 1 == 1
+    /// Whether groups and pins let the op run on the device.
+    fn is_home(&self, op: OpId, device: DeviceId) -> bool {
+        match self.group(op) {
+            Some(group) => {
+                let home = self.groups.home[group as usize];
+                (home == NOWHERE || home == device) && self.groups.allow(self.problem, op, device)
+            }
+            None => self.problem.may_run(op, device),
+        }
     }
 
     fn charge(&mut self, device: DeviceId, bytes: Bytes) {
@@ -201,9 +261,12 @@ impl<'p> Book<'p> {
 
     /// Takes a tensor whose consumers are all placed off every device that no longer needs it.
     fn drop_everywhere(&mut self, tensor: TensorId, effects: &mut Effects) {
-        let bytes = self.problem.tensor_bytes(tensor);
-        for word in 0..self.words {
-            let mut bits = self.holders[tensor as usize * self.words + word];
+        let Tensor { holders, bytes, .. } = self.tensors[tensor as usize];
+        for word in 0..=self.far_words {
+            let mut bits = match word.checked_sub(1) {
+                None => holders,
+                Some(far) => self.far_holders[tensor as usize * self.far_words + far],
+            };
             while bits != 0 {
                 let at = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
@@ -246,43 +309,6 @@ impl<'p> Book<'p> {
     }
 }
 
-impl Groups {
-    fn new(problem: &Problem, reserve: bool) -> Self {
-        let members = problem.graph.members();
-        let groups = 0..u32::try_from(members.len()).expect("at most one group per op");
-        let mut allowed = Vec::new();
-        let mut persistent = Vec::new();
-        let mut unplaced = Vec::new();
-        for group in groups.clone() {
-            let ops = members.of(group);
-            persistent.push(ops.iter().map(|op| problem.persistent_bytes(*op)).sum());
-            unplaced.push(u32::try_from(ops.len()).expect("fewer than 31 bits"));
-            for device in problem.devices() {
-                allowed.push(ops.iter().all(|op| problem.may_run(*op, device)));
-            }
-        }
-        Self {
-            home: vec![NOWHERE; members.len()],
-            persistent,
-            allowed,
-            guard: vec![0; members.len()],
-            guarded: vec![0; problem.cluster.num_devices],
-            unplaced,
-            reserve,
-            booked: vec![false; problem.graph.num_ops],
-        }
-    }
-
-    fn allow(&self, problem: &Problem, op: OpId, device: DeviceId) -> bool {
-        match problem.graph.group(op) {
-            Some(group) => {
-                self.allowed[group as usize * problem.cluster.num_devices + device as usize]
-            }
-            None => problem.may_run(op, device),
-        }
-    }
-}
-
 impl Timeline for Book<'_> {
     fn free_at(&self, device: DeviceId) -> Ns {
         self.free_at[device as usize]
@@ -297,30 +323,25 @@ impl Timeline for Book<'_> {
     }
 
     fn arrival(&mut self, op: OpId, device: DeviceId) -> Ns {
-        let mut arrival = 0;
-        self.undo.clear();
-        for tensor in self.problem.graph.inputs(op) {
-            if self.holds(*tensor, device) {
-                continue;
-            }
-            let producer = self.problem.graph.producer(*tensor);
-            let source = self.device[producer as usize];
-            let ready = self.end[producer as usize];
-            let duration = self.problem.transfer_ns(*tensor, source, device);
-            let channels = self.problem.channels(source, device);
-            let end = self.channels.free_from(channels, ready) + duration;
-            for channel in [channels.send, channels.recv] {
-                if channel >= 0 {
-                    self.undo.push((channel, self.channels.get(channel)));
-                }
-            }
-            self.channels.hold(channels, end);
-            arrival = arrival.max(end);
+        self.copies(op, device).0
+    }
+
+    fn score(&mut self, op: OpId, device: DeviceId, now: Ns) -> Score {
+        if !self.is_home(op, device) {
+            return Score::Never;
         }
-        while let Some((channel, time)) = self.undo.pop() {
-            self.channels.set(channel, time);
+        let (arrival, copies) = self.copies(op, device);
+        match self.room_with(op, device, copies, &self.cap) {
+            Room::Fits => Score::Start(arrival.max(now)),
+            Room::Short { needed, .. } => Score::Short { needed },
+            Room::Full { .. } | Room::Never => Score::Never,
         }
-        arrival
+    }
+
+    fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
+        let mut inputs = self.problem.graph.inputs(op).iter();
+        let sent = inputs.find(|tensor| self.problem.graph.producer(**tensor) == producer);
+        sent.map_or(0, |tensor| self.problem.least_transfer_ns(*tensor, home))
     }
 
     fn room(&self, op: OpId, device: DeviceId) -> Room {
@@ -337,12 +358,8 @@ impl Timeline for Book<'_> {
     fn urgent(&self, op: OpId) -> Ns {
         let mut urgent = 0;
         for tensor in self.problem.graph.inputs(op) {
-            let producer = self.problem.graph.producer(*tensor);
-            let source = self.device[producer as usize];
-            let others = self.problem.devices().filter(|device| *device != source);
-            let longest =
-                others.map(|device| self.problem.transfer_ns(*tensor, source, device)).max();
-            urgent = urgent.max(self.end[producer as usize] + longest.unwrap_or(0));
+            let Tensor { end, source, .. } = self.tensors[*tensor as usize];
+            urgent = urgent.max(end + self.problem.longest_transfer_ns(*tensor, source));
         }
         urgent
     }
@@ -360,34 +377,36 @@ impl Timeline for Book<'_> {
         self.peak[device as usize] += persistent;
         self.used[device as usize] += persistent;
         self.enter_group(op, device, effects);
-        let (word, bit) = (device as usize / 64, 1_u64 << (device % 64));
         for tensor in problem.graph.inputs(op) {
             if self.holds(*tensor, device) {
                 continue;
             }
-            let producer = problem.graph.producer(*tensor);
-            let source = self.device[producer as usize];
-            let channels = problem.channels(source, device);
-            let ready = self.channels.free_from(channels, self.end[producer as usize]);
-            let end = ready + problem.transfer_ns(*tensor, source, device);
+            let known = self.tensors[*tensor as usize];
+            let channels = problem.channels(known.source, device);
+            let ready = self.channels.free_from(channels, known.end);
+            let end = ready + problem.transfer_ns(*tensor, known.source, device);
             self.channels.hold(channels, end);
-            self.holders[*tensor as usize * self.words + word] |= bit;
-            self.charge(device, problem.tensor_bytes(*tensor));
-            effects.nearer.push((*tensor, device));
+            self.hold(*tensor, device);
+            self.charge(device, known.bytes);
+            if known.unplaced > 1 {
+                effects.nearer.push((*tensor, device));
+            }
             start = start.max(end);
         }
+        let end = start + problem.compute_ns(op, device);
         for tensor in problem.graph.outputs(op) {
-            self.holders[*tensor as usize * self.words + word] |= bit;
+            let known = &mut self.tensors[*tensor as usize];
+            (known.end, known.source) = (end, device);
+            self.hold(*tensor, device);
         }
         self.charge(device, problem.graph.output_bytes[op as usize] + problem.scratch_bytes(op));
-        let end = start + problem.compute_ns(op, device);
         self.device[op as usize] = device;
-        self.end[op as usize] = end;
         self.free_at[device as usize] = end;
         self.running[device as usize] = op;
         for tensor in problem.graph.inputs(op) {
-            self.unplaced[*tensor as usize] -= 1;
-            if self.unplaced[*tensor as usize] == 0 && !problem.is_kept(*tensor) {
+            let known = &mut self.tensors[*tensor as usize];
+            known.unplaced -= 1;
+            if known.unplaced == 0 && !problem.is_kept(*tensor) {
                 self.drop_everywhere(*tensor, effects);
             }
         }

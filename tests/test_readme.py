@@ -1,0 +1,51 @@
+"""The Python blocks of README.md run, in order, as one program."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def python_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_python_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in python_blocks():
+        exec(compile(block, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    shown = README.read_text().split("```\n\n```\n")[1].split("```")[0]
+    assert printed.startswith(shown), "README.md shows another plan than its first block prints"
+
+
+def test_the_first_block_is_ten_lines() -> None:
+    assert len([line for line in python_blocks()[0].splitlines() if line]) == 10
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    demo = README.parent / "benches" / "demo.py"
+    done = subprocess.run(
+        [sys.executable, demo], check=True, capture_output=True, text=True, timeout=120
+    )
+    section = README.read_text().split("## What the demo prints")[1].split("\n## ")[0]
+    shown = "".join(re.findall(r"```\n(.*?)```", section, re.DOTALL))
+    printed = set(without_placing_times(done.stdout))
+    assert [line for line in without_placing_times(shown) if line not in printed] == []
+
+
+def without_placing_times(text: str) -> list[str]:
+    return [re.sub(r" +[0-9.]+ (ns|us|ms|s)$", "", line) for line in text.splitlines()]
+
+
+def test_links_to_files_lead_somewhere() -> None:
+    for document in (README, *README.parent.glob("docs/*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
