@@ -91,7 +91,7 @@ def test_a_program_without_ops_or_pairs_is_solved():
 
 def test_the_solver_says_nothing():
     code = (
-        "import numpy as np; from baechi.relaxation import solve;"
+        "import numpy as np; from baechi.simplex import solve;"
         "solve(np.array([0], np.int32), np.array([1], np.int32), np.ones(1), np.ones(2))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
@@ -100,7 +100,7 @@ def test_the_solver_says_nothing():
 
 def test_a_solver_of_the_caller_with_other_threads_is_not_disturbed():
     code = (
-        "import highspy, numpy as np; from baechi.relaxation import _quiet_highs, solve\n"
+        "import highspy, numpy as np; from baechi.simplex import _quiet_highs, solve\n"
         "def ours(): solve(np.zeros(1, np.int32), np.ones(1, np.int32), np.ones(1), np.ones(2))\n"
         "def theirs():\n"
         "    model = _quiet_highs()\n"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from baechi.grouping import Grouping, group
     from baechi.placement import ALGORITHMS, place
     from baechi.plans import Plan
+    from baechi.relaxation import Favorites, favorites
     from baechi.schedules import Schedule
     from baechi.simulation import simulate, simulate_many
 
@@ -39,6 +40,7 @@ _HOMES = {
     "Comparison": "comparison",
     "CycleError": "errors",
     "Device": "cluster",
+    "Favorites": "relaxation",
     "Graph": "graph",
     "GraphBuilder": "builder",
     "Grouping": "grouping",
@@ -53,6 +55,7 @@ _HOMES = {
     "SolverError": "errors",
     "__version__": "_core",
     "compare": "comparison",
+    "favorites": "relaxation",
     "group": "grouping",
     "load_graph": "formats",
     "place": "placement",
@@ -67,6 +70,7 @@ __all__ = [  # noqa: RUF022 - the version last
     "Comparison",
     "CycleError",
     "Device",
+    "Favorites",
     "Graph",
     "GraphBuilder",
     "Grouping",
@@ -80,6 +84,7 @@ __all__ = [  # noqa: RUF022 - the version last
     "Schedule",
     "SolverError",
     "compare",
+    "favorites",
     "group",
     "load_graph",
     "place",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -80,6 +81,7 @@ def place(
     if "m-sct" in algorithm or algorithm == "best":
         options["favorites"] = placer.favorites_used
         options["threshold"] = placer.threshold
+        options |= placer.bounds
     provenance = Provenance(
         graph_fingerprint=graph.fingerprint,
         graph_digests=Digests(graph),
@@ -110,6 +112,7 @@ class _Placer:
         self.setting = setting
         self.threshold = threshold
         self.favorites_used: str | None = None
+        self.bounds: dict[str, int] = {}
         self._given = favorites
         self._column: npt.NDArray[np.int32] | None = None
         self._seed = seed
@@ -144,13 +147,20 @@ class _Placer:
             given = "greedy" if quick and large else "lp"
         if isinstance(given, str):
             self.favorites_used = given
-            return find_favorites(
+            if given == "none":
+                return np.full(setting.graph.num_ops, -1, np.int32)
+            found = find_favorites(
                 setting.graph,
                 setting.cluster,
-                given,
+                given,  # type: ignore[arg-type] # it refuses what it does not know
                 rules=setting.rules,
                 threshold=self.threshold,
             )
+            self.bounds = {
+                "unlimited_lower_bound_ns": math.floor(found.lower_bound_ns),
+                "unlimited_upper_bound_ns": math.ceil(found.upper_bound_ns),
+            }
+            return found.child
         self.favorites_used = "given"
         if isinstance(given, Mapping):
             column = np.full(setting.graph.num_ops, -1, np.int32)

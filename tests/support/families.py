@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from baechi.cluster import Cluster, Device, Link
+from baechi.cluster import Cluster, Link
 from baechi.graph import Graph
 
 Integers = npt.NDArray[np.int64]
@@ -35,8 +35,7 @@ def family(name: str, num_ops: int, *, ratio: float, seed: int) -> Graph:
 
 def unit_cluster(num_devices: int = 4) -> Cluster:
     """Equal devices whose links take one ns per byte."""
-    devices = [Device(f"gpu{i}", "1TiB") for i in range(num_devices)]
-    return Cluster(devices, Link(latency_ns=0, bytes_per_s=10**9))
+    return Cluster(f"{num_devices}x1TiB", Link(latency_ns=0, bytes_per_s=10**9))
 
 
 def _inception(num_ops: int) -> Shape:

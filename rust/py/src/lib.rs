@@ -20,7 +20,7 @@ mod _core {
     #[pymodule_export]
     use super::columns::{PyFlatCluster, PyFlatGraph, PySchedule};
     #[pymodule_export]
-    use super::relaxation::PyRelaxation;
+    use super::relaxation::{PyRelaxation, bounds};
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_init]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use baechi_core::error::Result;
 use baechi_core::relax::program::Program;
-use baechi_core::relax::session::{Options, Session, Watch};
+use baechi_core::relax::session::{self, Options, Session, Watch};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -49,15 +49,7 @@ impl PyRelaxation {
         sweeps: u32,
         seconds: Option<f64>,
     ) -> PyResult<Self> {
-        let ops = |column: &PyReadonlyArray1<'_, i32>| -> PyResult<Vec<u32>> {
-            Ok(column.as_slice()?.iter().map(|op| u32::try_from(*op).unwrap_or(u32::MAX)).collect())
-        };
-        let program = Program {
-            parent: ops(&parent)?,
-            child: ops(&child)?,
-            transfer: vector(&transfer)?,
-            compute: vector(&compute)?,
-        };
+        let program = program(&parent, &child, &transfer, &compute)?;
         let options = Options { whole_ops, block_nodes, sweeps };
         let session =
             watched(py, seconds, |watch| Session::new(&program, options, watch))?;
@@ -125,6 +117,40 @@ impl PyRelaxation {
         let bounds = outcome.bounds;
         Ok((outcome.values.into_pyarray(py), bounds.lower, bounds.upper, counters))
     }
+}
+
+/// Lower and upper bound of the program from given values, one per pair.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub fn bounds(
+    py: Python<'_>,
+    parent: PyReadonlyArray1<'_, i32>,
+    child: PyReadonlyArray1<'_, i32>,
+    transfer: PyReadonlyArray1<'_, f64>,
+    compute: PyReadonlyArray1<'_, f64>,
+    values: PyReadonlyArray1<'_, f64>,
+) -> PyResult<(f64, f64)> {
+    let program = program(&parent, &child, &transfer, &compute)?;
+    let values = vector(&values)?;
+    let bounds = detached(py, |_| session::bounds(&program, &values))?;
+    Ok((bounds.lower, bounds.upper))
+}
+
+fn program(
+    parent: &PyReadonlyArray1<'_, i32>,
+    child: &PyReadonlyArray1<'_, i32>,
+    transfer: &PyReadonlyArray1<'_, f64>,
+    compute: &PyReadonlyArray1<'_, f64>,
+) -> PyResult<Program> {
+    let ops = |column: &PyReadonlyArray1<'_, i32>| -> PyResult<Vec<u32>> {
+        Ok(column.as_slice()?.iter().map(|op| u32::try_from(*op).unwrap_or(u32::MAX)).collect())
+    };
+    Ok(Program {
+        parent: ops(parent)?,
+        child: ops(child)?,
+        transfer: vector(transfer)?,
+        compute: vector(compute)?,
+    })
 }
 
 /// Runs `work` without the lock; it ends at Ctrl-C, and is told when its time is over.

@@ -120,7 +120,7 @@ pub fn greedy(problem: &Problem, pairs: &Pairs) -> Vec<i32> {
 /// the parent's earlier one, and takes the child from an earlier parent.
 ///
 /// # Errors
-/// [`Error::Shape`] if there is not one value per pair.
+/// [`Error::Shape`] if there is not one value per pair, [`Error::Value`] if a pair names no op.
 pub fn round(
     num_ops: usize,
     pairs: &Pairs,
@@ -128,9 +128,14 @@ pub fn round(
     threshold: f64,
     rules: Rules,
 ) -> Result<Vec<i32>> {
-    if values.len() != pairs.parent.len() {
-        let (expected, found) = (pairs.parent.len(), values.len());
+    let expected = pairs.parent.len();
+    if let Some(found) = [values.len(), pairs.child.len()].into_iter().find(|n| *n != expected) {
         return Err(Error::Shape { what: "values of the linear program", expected, found });
+    }
+    for (what, ops) in [("parent", &pairs.parent), ("child", &pairs.child)] {
+        if let Some(index) = ops.iter().position(|op| *op as usize >= num_ops) {
+            return Err(Error::Value { what, index, value: i64::from(ops[index]) });
+        }
     }
     let is_favorite = |value: f64| match rules {
         Rules::Physical => value < threshold,

@@ -74,6 +74,31 @@ enum Piece {
     Core { large: usize, block: usize },
 }
 
+/// Bounds from given values x per pair: the upper one is theirs, the lower one that of the bound passes.
+///
+/// # Errors
+/// As for [`Session::new`], and [`Error::Shape`] if there is not one value per pair.
+pub fn bounds(program: &Program, values: &[f64]) -> Result<Bounds> {
+    program.check()?;
+    let (expected, found) = (program.parent.len(), values.len());
+    if found != expected {
+        return Err(Error::Shape { what: "values of the linear program", expected, found });
+    }
+    let scale = program.scale();
+    let tree = Tree::whole(program.net(scale)?);
+    let net = tree.root();
+    let share = |pair: u32| values.get(pair as usize).map_or(0.0, |value| 1.0 - value);
+    let mut y: Vec<f64> = net.edges.iter().map(|edge| share(edge.pair)).collect();
+    certificate::repair_shares(net, &mut y);
+    let proof = tree.collect(expected + 2 * program.compute.len());
+    let flow = net.edges.iter().map(|edge| proof.flow[edge.pair as usize]).collect();
+    let prices = certificate::prices_in_order(net, &proof.prices);
+    Ok(Bounds {
+        lower: certificate::lower(net, flow, prices).max(0.0) * scale,
+        upper: certificate::upper(net, &y) * scale,
+    })
+}
+
 /// A program in the middle of its solution.
 #[derive(Debug)]
 pub struct Session {

@@ -108,6 +108,12 @@ impl Tree {
         self.blocks[block].reduced.net.as_ref().expect("the block is open")
     }
 
+    /// The net of a tree that was not split.
+    #[must_use]
+    pub fn root(&self) -> &Net {
+        self.net(0)
+    }
+
     /// The bound of a block before anything was solved.
     #[must_use]
     pub fn bound(&self, block: usize) -> f64 {
