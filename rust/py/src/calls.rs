@@ -362,8 +362,7 @@ pub fn round_favorites<'py>(
     let values = vector(&values)?;
     let (parent, child) = (unsigned(&parent)?, unsigned(&child)?);
     let pairs = Pairs { parent, child, ..Pairs::default() };
-    let favorites =
-        detached(py, |_| favorites::round(num_ops, &pairs, &values, threshold, rules))?;
+    let favorites = detached(py, |_| favorites::round(num_ops, &pairs, &values, threshold, rules))?;
     Ok(favorites.into_pyarray(py))
 }
 

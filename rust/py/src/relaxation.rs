@@ -51,8 +51,7 @@ impl PyRelaxation {
     ) -> PyResult<Self> {
         let program = program(&parent, &child, &transfer, &compute)?;
         let options = Options { whole_ops, block_nodes, sweeps };
-        let session =
-            watched(py, seconds, |watch| Session::new(&program, options, watch))?;
+        let session = watched(py, seconds, |watch| Session::new(&program, options, watch))?;
         Ok(Self { session })
     }
 

@@ -70,7 +70,8 @@ fn cheapest(problem: &Problem) -> Vec<Ns> {
     links.sort_unstable();
     links.dedup_by_key(|link| (link.0, link.1));
     let time = |tensor: u32| {
-        let times = links.iter().map(|(_, _, source, to)| problem.transfer_ns(tensor, *source, *to));
+        let times =
+            links.iter().map(|(_, _, source, to)| problem.transfer_ns(tensor, *source, *to));
         times.min().unwrap_or(0)
     };
     (0..u32::try_from(problem.graph.num_tensors).expect("31 bits")).map(time).collect()

@@ -37,7 +37,7 @@ pub fn prices(net: &Net, flow: &[f64], expired: &dyn Fn() -> bool) -> Vec<f64> {
                 second = gain;
             }
         }
-        if wanted == NONE || bids_left == 0 || (bids_left % 4096 == 0 && expired()) {
+        if wanted == NONE || bids_left == 0 || (bids_left.is_multiple_of(4096) && expired()) {
             continue;
         }
         bids_left -= 1;

@@ -158,10 +158,7 @@ fn groups<'a>(
 /// The least time by which all arrivals are in, if one in total may be spared; sorts them latest first.
 ///
 /// An arrival is (time when nothing is spared, cost, edge).
-fn fill(
-    sorted: &mut Vec<(f64, f64, u32)>,
-    arrivals: impl Iterator<Item = (f64, f64, u32)>,
-) -> f64 {
+fn fill(sorted: &mut Vec<(f64, f64, u32)>, arrivals: impl Iterator<Item = (f64, f64, u32)>) -> f64 {
     sorted.clear();
     sorted.extend(arrivals);
     if let [(time, cost, _)] = sorted[..] {

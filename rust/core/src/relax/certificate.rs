@@ -147,22 +147,24 @@ fn unit_flow(net: &Net, mut flow: Vec<f64>) -> Vec<f64> {
 }
 
 /// The sum of prices that cover `cost * flow`, starting from those of the senders.
-fn sum_of_prices(net: &Net, flow: &[f64], mut sender: Vec<f64>) -> f64 {
+fn sum_of_prices(net: &Net, flow: &[f64], mut paid_by: Vec<f64>) -> f64 {
     let stars = net.stars();
-    sender.resize(stars.num_senders, 0.0);
-    let mut receiver = vec![0.0_f64; stars.num_receivers];
-    let worth = |at: usize| net.edges[at].cost * flow[at];
-    for at in (0..net.edges.len()).filter(|at| net.edges[*at].is_live()) {
-        let (from, to) = (stars.sender[at] as usize, stars.receiver[at] as usize);
-        receiver[to] = receiver[to].max(worth(at) - sender[from]);
+    paid_by.resize(stars.num_senders, 0.0);
+    let mut rest = vec![0.0_f64; stars.num_receivers];
+    let live = || net.edges.iter().enumerate().filter(|(_, edge)| edge.is_live());
+    for (at, edge) in live() {
+        let covered = paid_by[stars.sender[at] as usize].max(0.0);
+        let price = &mut rest[stars.receiver[at] as usize];
+        *price = price.max(edge.cost * flow[at] - covered);
     }
-    sender.fill(0.0);
-    for at in (0..net.edges.len()).filter(|at| net.edges[*at].is_live()) {
-        let (from, to) = (stars.sender[at] as usize, stars.receiver[at] as usize);
-        sender[from] = sender[from].max(worth(at) - receiver[to]);
+    paid_by.fill(0.0);
+    for (at, edge) in live() {
+        let covered = rest[stars.receiver[at] as usize];
+        let price = &mut paid_by[stars.sender[at] as usize];
+        *price = price.max(edge.cost * flow[at] - covered);
     }
     let mut sum = Sum::default();
-    for price in sender.iter().chain(&receiver) {
+    for price in paid_by.iter().chain(&rest) {
         sum.add(*price);
     }
     sum.value()
@@ -172,8 +174,8 @@ fn sum_of_prices(net: &Net, flow: &[f64], mut sender: Vec<f64>) -> f64 {
 fn rounding(net: &Net) -> f64 {
     let mut depth = vec![0_u32; net.num_nodes];
     for edge in &net.edges {
-        let next = depth[edge.tail as usize] + 1;
-        depth[edge.head as usize] = depth[edge.head as usize].max(next);
+        let deeper = depth[edge.tail as usize] + 1;
+        depth[edge.head as usize] = depth[edge.head as usize].max(deeper);
     }
     f64::from(4 * depth[net.num_nodes - 1] + 8) * f64::EPSILON
 }

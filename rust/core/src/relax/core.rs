@@ -43,7 +43,13 @@ pub struct Large {
 impl Large {
     /// Guides by the first-order method, then takes the first core.
     #[must_use]
-    pub fn start(block: usize, net: &Net, bound: f64, sweeps: u32, expired: &dyn Fn() -> bool) -> Self {
+    pub fn start(
+        block: usize,
+        net: &Net,
+        bound: f64,
+        sweeps: u32,
+        expired: &dyn Fn() -> bool,
+    ) -> Self {
         let guide = first_order::guide(net, Sweeps::of(sweeps), expired);
         let prices = super::auction::prices(net, &guide.flow, expired);
         let lower = certificate::lower(net, guide.flow.clone(), prices.clone());
@@ -101,9 +107,9 @@ impl Large {
         }
         self.is_done = !grew || self.num_rounds >= MOST_ROUNDS || expired();
         if !self.is_done {
-            let next = Tree::grow(self.core(net), expired);
-            let last = std::mem::replace(&mut self.tree, next);
-            self.num_reused += self.tree.reuse(last);
+            let next_tree = Tree::grow(self.core(net), expired);
+            let before = std::mem::replace(&mut self.tree, next_tree);
+            self.num_reused += self.tree.reuse(before);
         }
     }
 
@@ -111,8 +117,8 @@ impl Large {
     #[must_use]
     pub fn answer(&self, net: &Net) -> Answer {
         let stars = net.stars();
-        let mut answer = Answer::default();
-        answer.proof = Proof { value: self.lower, ..Proof::default() };
+        let proof = Proof { value: self.lower, ..Proof::default() };
+        let mut answer = Answer { proof, ..Answer::default() };
         let mut last = NONE;
         for (at, edge) in net.edges.iter().enumerate() {
             if self.flow[at] != 0.0 {
@@ -145,7 +151,9 @@ impl Large {
             new.select_nth_unstable_by(most, |a, b| path(*b).total_cmp(&path(*a)).then(a.cmp(b)));
             // Whole paths only: all edges as late as the last one taken.
             let least = path(new[most]);
-            new = (0..net.edges.len()).filter(|at| !self.in_core[*at] && path(*at) >= least).collect();
+            new = (0..net.edges.len())
+                .filter(|at| !self.in_core[*at] && path(*at) >= least)
+                .collect();
         }
         for at in &new {
             self.in_core[*at] = true;
@@ -181,4 +189,3 @@ impl Large {
         Net::new(count as usize, chosen().map(renamed).collect())
     }
 }
-

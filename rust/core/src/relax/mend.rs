@@ -55,10 +55,8 @@ pub fn spread(net: &Net, stars: &Stars, target: f64, y: &mut [f64]) {
         heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
     };
     let live = net.edges.iter().enumerate().filter(|(_, edge)| edge.is_live());
-    let mut late: Vec<(f64, usize)> = live
-        .map(|(at, edge)| (path(at, edge), at))
-        .filter(|(path, _)| *path > target)
-        .collect();
+    let mut late: Vec<(f64, usize)> =
+        live.map(|(at, edge)| (path(at, edge), at)).filter(|(path, _)| *path > target).collect();
     late.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (path, at) in late {
         let (from, to) = (stars.sender[at] as usize, stars.receiver[at] as usize);

@@ -132,25 +132,21 @@ fn stars(net: &Net) -> impl Iterator<Item = Vec<u32>> {
 /// Shares (numbered in edge order) of every sender, then of every receiver, that has at least two.
 fn star_lists(net: &Net) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let mut number = vec![0_u32; net.edges.len()];
-    let mut count = 0;
-    for (at, edge) in net.edges.iter().enumerate().filter(|(_, edge)| edge.is_live()) {
-        number[at] = count;
-        count += 1;
-        debug_assert!(edge.cost > 0.0);
+    let choices = net.edges.iter().enumerate().filter(|(_, edge)| edge.is_live());
+    for (share, (at, _)) in (0_u32..).zip(choices) {
+        number[at] = share;
     }
     let live = |at: &u32| net.edges[*at as usize].is_live();
     let named = |star: &[u32]| star.iter().map(|at| number[*at as usize]).collect::<Vec<u32>>();
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for node in 0..net.num_nodes {
         let out: Vec<u32> = net.out_of(node).map(index).filter(live).collect();
-        let same = |a: &u32, b: &u32| {
-            net.edges[*a as usize].sender == net.edges[*b as usize].sender
-        };
+        let same =
+            |a: &u32, b: &u32| net.edges[*a as usize].sender == net.edges[*b as usize].sender;
         senders.extend(out.chunk_by(same).filter(|star| star.len() > 1).map(named));
         let into: Vec<u32> = net.into(node).iter().copied().filter(live).collect();
-        let same = |a: &u32, b: &u32| {
-            net.edges[*a as usize].receiver == net.edges[*b as usize].receiver
-        };
+        let same =
+            |a: &u32, b: &u32| net.edges[*a as usize].receiver == net.edges[*b as usize].receiver;
         receivers.extend(into.chunk_by(same).filter(|star| star.len() > 1).map(named));
     }
     (senders, receivers)

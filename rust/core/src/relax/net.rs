@@ -174,7 +174,8 @@ impl Net {
     pub fn between(&self, from: usize, to: usize) -> Self {
         let range = self.first_out[from] as usize..self.first_out[to] as usize;
         let shift = index(from);
-        let moved = |edge: &Edge| Edge { tail: edge.tail - shift, head: edge.head - shift, ..*edge };
+        let moved =
+            |edge: &Edge| Edge { tail: edge.tail - shift, head: edge.head - shift, ..*edge };
         Self::new(to - from + 1, self.edges[range].iter().map(moved).collect())
     }
 

@@ -71,8 +71,7 @@ impl Program {
             let op = *parent as usize;
             num_children[op] += 1;
             let (tail, head) = (node[op], node[*child as usize]);
-            let mut edge =
-                Edge::constant(tail, head, index(pair), self.compute[op] / scale);
+            let mut edge = Edge::constant(tail, head, index(pair), self.compute[op] / scale);
             if self.transfer[pair] > 0.0 {
                 edge.cost = self.transfer[pair] / scale;
                 (edge.sender, edge.receiver) = (*parent, *child);

@@ -168,7 +168,11 @@ impl Session {
                 watch.check()?;
                 let number = self.large.len();
                 pieces.extend(
-                    large.tree.open.iter().map(|block| Piece::Core { large: number, block: *block }),
+                    large
+                        .tree
+                        .open
+                        .iter()
+                        .map(|block| Piece::Core { large: number, block: *block }),
                 );
                 self.large.push(large);
             }
@@ -213,7 +217,8 @@ impl Session {
             }
             if let Some(batch) = self.waiting.pop_front() {
                 self.current = batch;
-                let nets: Vec<&Net> = self.current.iter().map(|piece| self.net_of(*piece)).collect();
+                let nets: Vec<&Net> =
+                    self.current.iter().map(|piece| self.net_of(*piece)).collect();
                 let model = Model::of(&nets);
                 self.counters.num_programs += 1;
                 self.counters.num_program_rows += model.row_lower.len();
