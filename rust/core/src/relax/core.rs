@@ -12,12 +12,15 @@ use super::tree::{Answer, Tree};
 
 /// Gap at which a block is solved, relative.
 const SOLVED: f64 = 1e-10;
-/// Least and greatest distance from the longest path at which an edge is in the first core, relative.
-const FIRST_CORE: (f64, f64) = (3e-4, 1e-3);
-/// The distance in between, as a share of the guide's gap.
-const CORE_PER_GAP: f64 = 0.02;
-/// Edges above this share of the gap join the core.
-const JOINS: f64 = 0.2;
+/// Distance from the guide's longest path within which an edge may be in the first core, relative.
+const FIRST_CORE: f64 = 1e-3;
+/// Mean flow of the guide above which it is.
+const FIRST_FLOW: f64 = 1e-6;
+/// Edges above this share of the gap may join the core.
+const JOINS: f64 = 0.6;
+/// By how much the core may grow in a round, relative; twice that after each round that did not raise the bound.
+const GROWTH: f64 = 0.1;
+const LEAST_GROWTH: usize = 200;
 const MOST_ROUNDS: u32 = 30;
 
 /// A large block between two rounds.
@@ -34,6 +37,9 @@ pub struct Large {
     lower: f64,
     flow: Vec<f64>,
     prices: Vec<f64>,
+    /// The value of the last core, and how many rounds in a row have not raised it.
+    value: f64,
+    num_stalled: u32,
     pub num_rounds: u32,
     /// Answers of a round that served again in the next.
     pub num_reused: usize,
@@ -43,18 +49,11 @@ pub struct Large {
 impl Large {
     /// Guides by the first-order method, then takes the first core.
     #[must_use]
-    pub fn start(
-        block: usize,
-        net: &Net,
-        bound: f64,
-        sweeps: u32,
-        expired: &dyn Fn() -> bool,
-    ) -> Self {
+    pub fn start(block: usize, net: &Net, sweeps: u32, expired: &dyn Fn() -> bool) -> Self {
         let guide = first_order::guide(net, Sweeps::of(sweeps), expired);
         let prices = super::auction::prices(net, &guide.flow, expired);
         let lower = certificate::lower(net, guide.flow.clone(), prices.clone());
-        let gap = (guide.upper - lower.max(bound)) / guide.upper;
-        let reach = guide.upper * (1.0 - (CORE_PER_GAP * gap).clamp(FIRST_CORE.0, FIRST_CORE.1));
+        let reach = guide.upper * (1.0 - FIRST_CORE);
         let mut large = Self {
             block,
             tree: Tree::empty(),
@@ -65,11 +64,16 @@ impl Large {
             lower,
             flow: guide.flow,
             prices,
+            value: 0.0,
+            num_stalled: 0,
             num_rounds: 0,
             num_reused: 0,
             is_done: false,
         };
-        large.join_core(net, &large.y.clone(), reach);
+        large.join_core(net, &large.y.clone(), reach, net.edges.len());
+        for (is_in, flow) in large.in_core.iter_mut().zip(&large.flow) {
+            *is_in &= *flow > FIRST_FLOW;
+        }
         mend::tighten(net, large.upper, |_| true, &mut large.guide);
         large.tree = Tree::grow(large.core(net), expired);
         large
@@ -99,9 +103,13 @@ impl Large {
         }
         let reach = value + JOINS * (upper - value).max(0.0);
         self.num_rounds += 1;
+        let rose = value > self.value * (1.0 + SOLVED);
+        self.num_stalled = if rose { 0 } else { self.num_stalled + 1 };
+        self.value = value;
         let is_late = self.num_rounds > MOST_ROUNDS / 2;
+        let most = self.growth();
         let grew = upper - value > SOLVED * upper
-            && ((!is_late && self.join_core(net, &y, reach)) || self.join_all());
+            && ((!is_late && self.join_core(net, &y, reach, most)) || self.join_all());
         if upper < self.upper {
             (self.upper, self.y) = (upper, y);
         }
@@ -135,8 +143,16 @@ impl Large {
         answer
     }
 
-    /// Puts edges on paths of at least that length into the core; whether there were new ones.
-    fn join_core(&mut self, net: &Net, y: &[f64], reach: f64) -> bool {
+    /// How many edges may join the core in this round.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn growth(&self) -> usize {
+        let size = self.in_core.iter().filter(|is_in| **is_in).count();
+        let share = GROWTH * f64::from(1_u32 << self.num_stalled.min(8));
+        ((size as f64 * share) as usize).max(LEAST_GROWTH)
+    }
+
+    /// Puts edges on paths of at least that length into the core, the longest first; whether there were new ones.
+    fn join_core(&mut self, net: &Net, y: &[f64], reach: f64, most: usize) -> bool {
         let length = |at: usize, edge: &super::net::Edge| edge.fixed + edge.cost * (1.0 - y[at]);
         let (heads, tails) = (net.heads(length), net.tails(length));
         let path = |at: usize| {
@@ -145,8 +161,6 @@ impl Large {
         };
         let joins = |at: &usize| !self.in_core[*at] && path(*at) >= reach;
         let mut new: Vec<usize> = (0..net.edges.len()).filter(joins).collect();
-        let size = self.in_core.iter().filter(|is_in| **is_in).count();
-        let most = if size == 0 { new.len() } else { (size / 2).max(500) };
         if most < new.len() {
             new.select_nth_unstable_by(most, |a, b| path(*b).total_cmp(&path(*a)).then(a.cmp(b)));
             // Whole paths only: all edges as late as the last one taken.

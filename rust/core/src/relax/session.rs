@@ -163,8 +163,7 @@ impl Session {
                 pieces.push(Piece::Block(block));
             } else {
                 self.counters.num_large_blocks += 1;
-                let bound = self.tree.bound(block);
-                let large = Large::start(block, net, bound, options.sweeps, &stop);
+                let large = Large::start(block, net, options.sweeps, &stop);
                 watch.check()?;
                 let number = self.large.len();
                 pieces.extend(
