@@ -209,15 +209,13 @@ def test_a_program_without_ops_or_pairs_has_a_value():
 def test_a_false_infeasible_is_asked_again_and_is_never_the_users_fault(monkeypatch, answers):
     run = simplex._run
     waiting = list(answers)
-    monkeypatch.setattr(
-        simplex, "_run", lambda *given: waiting.pop(0) if waiting else run(*given)
-    )
+    monkeypatch.setattr(simplex, "_run", lambda *given: waiting.pop(0) if waiting else run(*given))
     program = random_program(5)
     if len(answers) == 1:
         relaxed = relax(*program)
         assert relaxed.upper_bound == pytest.approx(relaxed.lower_bound)
     else:
-        with pytest.raises(SolverError, match="has a solution infeasible.* unbounded"):
+        with pytest.raises(SolverError, match=r"has a solution infeasible.* unbounded"):
             relax(*program)
 
 

@@ -69,7 +69,7 @@ def solve_pieces(relaxation: _core.Relaxation, deadline: float | None = None) ->
             if status == "Time limit reached":
                 return
             if status != "Optimal":
-                # Times with nothing spared always are a solution, so HiGHS errs: once more, plainly.
+                # With nothing spared there is a solution, so HiGHS errs: once more, plainly.
                 _set(model, presolve="off")
                 again = _solve_piece(model, pool, piece, deadline)
                 _set(model, presolve="choose")

@@ -131,7 +131,7 @@ def m_sct(
 def favorites(
     op_graph: DiGraph, threshold: float = 0.1, time_limit: float | None = None
 ) -> Favorites:
-    """The favorite children that `m_sct` rounds from the linear program, with bounds of its optimum.
+    """The favorite children that `m_sct` rounds from the linear program, and its bounds.
 
     Args:
         op_graph: the ops; it is left as it is.
