@@ -2,11 +2,12 @@
 
 import math
 
+import networkx as nx
+import pytest
+
 import baseline_lp
 import baseline_tf
 import baseline_torch
-import networkx as nx
-import pytest
 import vectors
 
 UNLIMITED = 10**9

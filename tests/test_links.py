@@ -99,3 +99,11 @@ def test_given_channels_that_equal_a_named_rule_take_its_name() -> None:
 def test_channels_that_cannot_be_read_are_refused(channels: Any) -> None:
     with pytest.raises(InputError, match="channel"):
         Cluster("2x8GiB", channels=channels)
+
+
+def test_channels_of_one_device_in_one_direction_have_different_names() -> None:
+    send = [[-1, 0, 1], [2, -1, 2], [3, 3, -1]]
+    receive = [[-1, 4, 5], [6, -1, 5], [6, 4, -1]]
+    names = Cluster("3x1GiB", channels=(send, receive)).channel_names()
+    assert names[:3] == ("gpu:0 out, channel 0", "gpu:0 out, channel 1", "gpu:1 out")
+    assert len(set(names)) == 7

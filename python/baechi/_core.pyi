@@ -10,7 +10,11 @@ __all__ = [
     "FlatGraph",
     "Relaxation",
     "Schedule",
+<<<<<<< HEAD
     "bounds",
+=======
+    "__version__",
+>>>>>>> main
     "coplace",
     "fuse",
     "greedy_favorites",
@@ -87,6 +91,8 @@ class Schedule:
     @property
     def makespan_ns(self) -> int: ...
     @property
+    def repaired(self) -> bool: ...
+    @property
     def executor(self) -> str: ...
     @property
     def op_wait(self) -> _Int64s: ...
@@ -119,6 +125,7 @@ def place(
     colocation: bool = True,
     op_bytes: _Counted | None = None,
     walk: _Int32s | None = None,
+    repair: bool = True,
 ) -> Schedule: ...
 def simulate_given(
     graph: FlatGraph,
@@ -128,6 +135,7 @@ def simulate_given(
     *,
     retention: str = "liveness",
     op_bytes: _Counted | None = None,
+    limits: bool = False,
 ) -> Schedule: ...
 def simulate_launched(
     graph: FlatGraph,
@@ -142,6 +150,7 @@ def simulate_launched(
     retention: str = "liveness",
     reserve: bool = False,
     colocation: bool = True,
+    limits: bool = False,
 ) -> Schedule: ...
 def simulate_many(
     graph: FlatGraph,

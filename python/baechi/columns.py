@@ -236,3 +236,15 @@ def ordinals(producer: Array, tensor_class: Array) -> Array:
     result = np.empty(len(order), np.int64)
     result[order] = before - before[first]
     return result
+
+
+def dense(group: Array) -> Array:
+    """[ops]: the groups that have an op numbered from 0 in the same order; -1 for no group."""
+    used, result = np.unique(group, return_inverse=True)
+    return (result - int(len(used) > 0 and used[0] < 0)).astype(np.int32)
+
+
+def core_columns(graph: object) -> dict[str, Array]:
+    """The columns in the order in which the core takes them; groups without ops are left out."""
+    columns = {column.name: getattr(graph, column.name) for column in COLUMNS}
+    return columns | {"group": dense(columns["group"])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,9 @@ def digests(graph: Graph) -> list[str]:
     They depend on names and numbers, never on positions: an op that is only moved keeps its digest.
     """
     columns = [
-        _mix_rows([*graph.compute_ns, _names(graph.device_kinds).sum(keepdims=True)], graph.num_ops),
+        _mix_rows(
+            [*graph.compute_ns, _names(graph.device_kinds).sum(keepdims=True)], graph.num_ops
+        ),
         _mix_rows([graph.persistent_bytes, graph.scratch_bytes, _outputs(graph)], graph.num_ops),
         _inputs(graph),
         _constraints(graph),
@@ -74,11 +77,11 @@ def differences(op_names: Sequence[str], known: Mapping[str, str], graph: Graph)
         for at, aspect in enumerate(ASPECTS):
             if before[4 * at : 4 * at + 4] != digest[4 * at : 4 * at + 4]:
                 found.append(f'op "{name}" has other {aspect}')
-    if not found and list(op_names) != list(graph.op_names):
-        first = next(
-            at for at, (a, b) in enumerate(zip(op_names, graph.op_names, strict=True)) if a != b
-        )
-        found.append(f'the ops are in another order, from op "{graph.op_names[first]}" on')
+    order = [name for name in op_names if name in now]
+    order_now = [name for name in graph.op_names if name in known]
+    moved = (name for before, name in zip(order, order_now, strict=True) if before != name)
+    if (first := next(moved, None)) is not None:
+        found.append(f'the ops are in another order, from op "{first}" on')
     return found or ["kinds, module paths, or the order of tensors or edges changed"]
 
 
@@ -104,14 +107,15 @@ def _names(names: Sequence[str]) -> Words:
 
 
 def _tensors(graph: Graph) -> Words:
-    """[tensors]: a word per tensor from its numbers, its producer and its place among the outputs."""
+    """[tensors]: a word each, of its numbers, its producer and its place among the outputs."""
     producer = graph.tensor_producer
     order = np.argsort(producer, kind="stable")
     first = np.searchsorted(producer[order], producer[order], side="left")
     ordinal = np.empty(len(order), np.int64)
     ordinal[order] = np.arange(len(order)) - first
     names = _names(graph.op_names)[producer]
-    columns = [graph.tensor_bytes, graph.tensor_transfer_ns, graph.tensor_class, names, ordinal]
+    columns: list[npt.NDArray[Any]] = [graph.tensor_bytes, graph.tensor_transfer_ns]
+    columns += [graph.tensor_class, names, ordinal]
     return _mix_rows(columns, graph.num_tensors)
 
 

@@ -61,7 +61,13 @@ class OutOfMemoryError(BaechiError):
         needed_bytes: bytes that the op needs there.
         free_bytes: bytes that are free there.
         num_placed: ops that had a device when it failed, None where that says nothing.
+        proved_infeasible: whether no placement can fit, whatever the algorithm; False: none was
+            found.
+        holders: (op, bytes) pairs of what was placed on the device, largest first, at most five.
     """
+
+    proved_infeasible: bool = False
+    holders: tuple[tuple[str, int], ...] = ()
 
     def __init__(
         self,
@@ -81,6 +87,27 @@ class OutOfMemoryError(BaechiError):
         self.free_bytes = free_bytes
         self.num_placed = num_placed
         super().__init__(self._describe() if message is None else message, hint=hint)
+
+    def smallest_limit(self) -> dict[str, int]:
+        """Memory per device, in bytes, with which the same algorithm finds a placement.
+
+        Found by bisection, all devices scaled alike, to one part in a thousand; placing is not
+        monotone in memory, so less may do as well. Takes as long as some twenty placements.
+
+        Raises:
+            BaechiError: even 64 times the memory is not enough, or the error does not come from
+                `place`.
+        """
+        search = getattr(self, "_search", None)
+        if search is None:
+            raise BaechiError("this error did not come from baechi.place")
+        found: dict[str, int] = search()
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles text and attributes; the search for a limit stays behind."""
+        state = {name: value for name, value in self.__dict__.items() if name != "_search"}
+        return _rebuild, (type(self), self.args, state)
 
     def _describe(self) -> str:
         from baechi.units import format_bytes  # units raises InputError, so it imports this module

@@ -19,6 +19,7 @@ from baechi.columns import (
     Array,
     Names,
     as_array,
+    core_columns,
     count_axes,
     exact_column,
     ordinals,
@@ -219,8 +220,7 @@ class Graph:
         if "flat" not in self._cache:
             from baechi import _core
 
-            columns = (getattr(self, column.name) for column in COLUMNS)
-            self._cache["flat"] = _core.FlatGraph(*columns)
+            self._cache["flat"] = _core.FlatGraph(*core_columns(self).values())
         flat: _core.FlatGraph = self._cache["flat"]
         return flat
 

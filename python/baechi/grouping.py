@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection
 from typing import Any
@@ -11,9 +12,9 @@ import numpy.typing as npt
 
 from baechi import _core
 from baechi.cluster import Cluster, as_cluster
-from baechi.columns import COLUMNS
+from baechi.columns import COLUMNS, dense
 from baechi.digests import Digests
-from baechi.errors import InputError
+from baechi.errors import InputError, OutOfMemoryError
 from baechi.graph import Graph
 from baechi.plans import Plan
 from baechi.predictions import plan_of
@@ -54,57 +55,64 @@ class Grouping:
     def devices(self, plan: Plan) -> npt.NDArray[np.int32]:
         """int32[original ops]: device indices of the plan, which is one for `graph`.
 
-        A backward op that is not in `graph` goes where its forward op is, else where its first
-        placed producer is; an op without either goes to the first device.
+        An op that is not in `graph` goes where its colocation group is, else where its forward op
+        is, else where its first producer is; without any of them, to the first device.
 
         Raises:
             PlanMismatchError: the plan is for another graph.
         """
         plan.check(self.graph)
-        device = np.where(self.node_of >= 0, plan.device[self.node_of], -1).astype(np.int32)
-        if (device >= 0).all():
+        graph, placed = self.original, self.node_of >= 0
+        device = np.full(graph.num_ops, -1, np.int32)
+        device[placed] = plan.device[self.node_of[placed]]
+        if placed.all():
             return device
-        graph = self.original
-        follows = (device < 0) & (graph.forward_op >= 0)
-        device[follows] = device[graph.forward_op[follows]]
-        producers: dict[int, list[int]] = {int(op): [] for op in np.flatnonzero(device < 0)}
-        consumers = graph.edge_consumer.tolist()
-        for tensor, op in zip(graph.edge_tensor.tolist(), consumers, strict=True):
-            if op in producers:
-                producers[op].append(int(graph.tensor_producer[tensor]))
+        homes = np.full(len(graph.group_names) + 1, -1, np.int32)  # the last stands for no group
+        homes[graph.group[placed]] = device[placed]
+        homes[-1] = -1
+        consumers, first = np.unique(graph.edge_consumer, return_index=True)
+        parent = np.full(graph.num_ops, -1, np.int32)
+        parent[consumers] = graph.tensor_producer[graph.edge_tensor[first]]
+        leader = np.where(graph.forward_op >= 0, graph.forward_op, parent).tolist()
+        groups = graph.group.tolist()
         for op in graph.topological_order().tolist():
-            if op in producers:
-                homes = [int(device[parent]) for parent in producers[op] if device[parent] >= 0]
-                device[op] = homes[0] if homes else 0
+            if placed[op]:
+                continue
+            home = int(homes[groups[op]])
+            if home < 0:
+                home = int(device[leader[op]]) if leader[op] >= 0 else 0
+            device[op] = home
+            if groups[op] >= 0:
+                homes[groups[op]] = home
         return device
 
     def expand(self, plan: Plan, cluster: Cluster | Any = None) -> Plan:
         """A plan for the original graph that keeps every op where its group was placed.
 
-        Its launch order is found anew by list scheduling with devices fixed, and its prediction is
-        for the original ops.
+        Its launch order is found anew: by list scheduling with devices fixed, within the limits if
+        the ops can be launched so, else group by group. Its prediction is for the original ops.
 
         Args:
             plan: a plan for `graph`.
-            cluster: by default the plan's.
+            cluster: by default the plan's; it has the plan's devices, perhaps in another order.
 
         Raises:
             PlanMismatchError: the plan is for another graph.
-            InputError: a device cannot run one of the original ops.
+            InputError: a device cannot run one of the original ops, or is not in the cluster.
         """
         made = plan.provenance
-        setting = Setting.of(
-            self.original, as_cluster(cluster or made.cluster), made.rules, "liveness"
-        )
+        cluster = as_cluster(made.cluster if cluster is None else cluster)
+        # The whole step frees what it no longer needs; half a step keeps what the other half needs.
+        retention = "liveness" if "forward" in self.steps else plan.retention
+        setting = Setting.of(self.original, cluster, made.rules, retention)
+        at = np.array([cluster.index(device.name) for device in plan.devices], np.int32)
         with with_names(self.original, setting.cluster):
-            core = _core.simulate_given(
-                setting.flat_graph, setting.flat_cluster, self.devices(plan), setting.rules
-            )
+            core = self._scheduled(setting, at[self.devices(plan)], plan)
         provenance = dataclasses.replace(
             made,
             graph_fingerprint=self.original.fingerprint,
             graph_digests=Digests(self.original),
-            options={**made.options, "grouping": list(self.steps), "retention": "liveness"},
+            options={**made.options, "grouping": list(self.steps), "retention": retention},
         )
         return plan_of(
             setting.schedule(core),
@@ -112,6 +120,27 @@ class Grouping:
             candidates=plan.candidates,
             provenance=provenance,
         )
+
+    def _scheduled(
+        self, setting: Setting, device: npt.NDArray[np.int32], plan: Plan
+    ) -> _core.Schedule:
+        flat, rules, retention = (
+            (setting.flat_graph, setting.flat_cluster),
+            setting.rules,
+            setting.retention,
+        )
+        with contextlib.suppress(OutOfMemoryError):
+            return _core.simulate_given(*flat, device, rules, retention=retention, limits=True)
+        if rules == "physical" and (self.node_of >= 0).all():
+            # What the plan's groups need together is enough for their ops one after the other.
+            position = np.argsort(self.original.topological_order())
+            launch = np.lexsort((position, plan.order[self.node_of]))
+            order = np.argsort(launch).astype(np.int32)
+            with contextlib.suppress(OutOfMemoryError):
+                return _core.simulate_launched(
+                    *flat, device, order, rules, retention=retention, limits=True
+                )
+        return _core.simulate_given(*flat, device, rules, retention=retention)
 
 
 def group(
@@ -130,7 +159,7 @@ def group(
             that cannot close a cycle), "forward" (backward and update ops are left out and follow
             their forward ops in `Grouping.expand`; place with retention="training"). Without
             "fuse", groups are colocation groups of the grouped graph.
-        most_bytes: persistent bytes up to which co-placement lets a group grow; by default no limit.
+        most_bytes: persistent bytes up to which co-placement lets a group grow; default: no limit.
         retention: "training" keeps outputs of forward ops that fusion would make vanish.
 
     Raises:
@@ -145,13 +174,15 @@ def group(
     labels = base.group if "colocation" in steps else np.full(base.num_ops, -1, np.int32)
     if "coplace" in steps:
         limit = UNLIMITED_BYTES if most_bytes is None else most_bytes
-        labels = _core.coplace(base.flatten(), labels, limit)
+        labels = _core.coplace(base.flatten(), dense(labels), limit)
     if "fuse" in steps:
         grouped, node_of = _fused(base, labels, retention)
     else:
         grouped, node_of = _regrouped(base, labels), np.arange(base.num_ops, dtype=np.int32)
     if base_of is not None:
-        node_of = np.where(base_of >= 0, node_of[base_of], -1).astype(np.int32)
+        kept = base_of >= 0
+        node_of, base_nodes = base_of.copy(), node_of
+        node_of[kept] = base_nodes[base_of[kept]]
     done = tuple(step for step in STEPS if step in steps)
     return Grouping(original=graph, graph=grouped, node_of=node_of, steps=done)
 
@@ -178,9 +209,9 @@ def _forward_half(graph: Graph) -> tuple[Graph, npt.NDArray[np.int32]]:
 def _fused(
     graph: Graph, labels: npt.NDArray[np.int32], retention: str
 ) -> tuple[Graph, npt.NDArray[np.int32]]:
-    node_of, first_of, _, arrays = _core.fuse(graph.flatten(), labels, retention)
+    node_of, first_of, _, arrays = _core.fuse(graph.flatten(), dense(labels), retention)
     columns = {column.name: array for column, array in zip(COLUMNS, arrays, strict=True)}
-    columns["group"] = _first_labels(labels, first_of)
+    columns["group"] = labels[first_of]
     columns["forward_op"] = np.where(columns["role"] == 1, columns["forward_op"], -1)
     forward = columns["forward_op"]
     forward[forward >= 0] = np.where(
@@ -192,10 +223,6 @@ def _fused(
 def _regrouped(graph: Graph, labels: npt.NDArray[np.int32]) -> Graph:
     columns = {column.name: getattr(graph, column.name) for column in COLUMNS}
     return _graph(graph, columns | {"group": labels}, np.arange(graph.num_ops), labels)
-
-
-def _first_labels(labels: npt.NDArray[np.int32], first_of: npt.NDArray[np.int32]) -> Any:
-    return labels[first_of]
 
 
 def _columns(graph: Graph, ops: npt.NDArray[Any], tensors: npt.NDArray[Any]) -> dict[str, Any]:

@@ -90,9 +90,14 @@ def channel_names(
     for matrix, users, axis in ((send, senders, 0), (receive, receivers, 1)):
         for pair in np.argwhere(matrix >= 0):
             users[matrix[tuple(pair)]].add(int(pair[axis]))
-    return tuple(
+    found = [
         _channel_name(channel, users, names)
         for channel, users in enumerate(zip(senders, receivers, strict=True))
+    ]
+    # One device may have several channels of its own in one direction.
+    return tuple(
+        name if found.count(name) == 1 else f"{name}, channel {channel}"
+        for channel, name in enumerate(found)
     )
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import math
+=======
+import functools
+>>>>>>> main
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +18,7 @@ from baechi.cluster import Cluster, as_cluster
 from baechi.digests import Digests
 from baechi.errors import InputError, OutOfMemoryError, PlacementError
 from baechi.graph import Graph
+from baechi.limits import explained
 from baechi.plans import Candidate, Plan, Provenance
 from baechi.predictions import plan_of
 from baechi.relaxation import favorites as find_favorites
@@ -41,6 +46,7 @@ def place(
     threshold: float | None = None,
     seed: int = 0,
     retention: str = "liveness",
+    repair: bool = True,
 ) -> Plan:
     """Decides which device runs each op, and in which order.
 
@@ -60,10 +66,14 @@ def place(
         seed: of the random placement.
         retention: "liveness", or "training" where the graph is only the forward half of a step and
             its outputs stay for the backward half.
+        repair: where m-TOPO, m-ETF or m-SCT run out of memory under physical rules, search for
+            devices and an order within the limits, starting from what they had placed. The plan
+            notes it.
 
     Raises:
         OutOfMemoryError: no room was found for an op; it names the op, the device that came closest
-            and the bytes.
+            and the bytes, says whether that proves that nothing fits, and finds a limit that would
+            do (`smallest_limit`).
         PlacementError: an op or group may run nowhere, or the original would give up.
         InputError: no such algorithm or rules, or the cluster does not suit the graph.
         SolverError: HiGHS gave no usable answer.
@@ -71,13 +81,26 @@ def place(
     if algorithm not in ALGORITHMS:
         raise InputError(f'no algorithm "{algorithm}"', hint=f"choose from {', '.join(ALGORITHMS)}")
     setting = Setting.of(graph, _cluster(graph, cluster), rules, retention)
-    placer = _Placer(setting, favorites, threshold, seed)
-    if algorithm != "best":
-        schedule = placer.run(algorithm)
-        winner, candidates = algorithm, (_candidate(algorithm, schedule),)
-    else:
-        winner, schedule, candidates = _best(placer)
-    options: dict[str, Any] = {"retention": retention, "seed": seed}
+    placer = _Placer(setting, favorites, threshold, seed, repair)
+    try:
+        if algorithm != "best":
+            winner, schedule = algorithm, placer.run(algorithm)
+            candidates: tuple[Candidate, ...] = (_candidate(algorithm, schedule),)
+        else:
+            winner, schedule, candidates = _best(placer)
+    except OutOfMemoryError as error:
+        again = functools.partial(
+            place,
+            algorithm=algorithm,
+            rules=rules,
+            favorites=favorites,
+            threshold=threshold,
+            seed=seed,
+            retention=retention,
+            repair=repair,
+        )
+        raise explained(error, setting, again) from None
+    options: dict[str, Any] = {"repair": repair, "retention": retention, "seed": seed}
     if "m-sct" in algorithm or algorithm == "best":
         options["favorites"] = placer.favorites_used
         options["threshold"] = placer.threshold
@@ -90,9 +113,15 @@ def place(
         options=options,
         rules=rules,
         versions=_versions(placer),
-        notes=setting.notes,
+        notes=(*setting.notes, *_repairs(winner, schedule)),
     )
     return plan_of(schedule, algorithm=winner, candidates=candidates, provenance=provenance)
+
+
+def _repairs(algorithm: str, schedule: Schedule) -> tuple[str, ...]:
+    if not schedule.repaired:
+        return ()
+    return (f"{algorithm} ran out of memory; devices and order were found by repair",)
 
 
 def _cluster(graph: Graph, cluster: Cluster | Any) -> Cluster:
@@ -107,7 +136,12 @@ class _Placer:
     """Runs algorithms on one setting; favorites are found once and only when needed."""
 
     def __init__(
-        self, setting: Setting, favorites: Favorites | None, threshold: float | None, seed: int
+        self,
+        setting: Setting,
+        favorites: Favorites | None,
+        threshold: float | None,
+        seed: int,
+        repair: bool,
     ) -> None:
         self.setting = setting
         self.threshold = threshold
@@ -116,6 +150,7 @@ class _Placer:
         self._given = favorites
         self._column: npt.NDArray[np.int32] | None = None
         self._seed = seed
+        self._repair = repair
         if not 0 <= seed < 2**64:
             raise InputError(f"seed {seed} is not within 64 bits")
 
@@ -132,6 +167,7 @@ class _Placer:
                 favorites=favorites,
                 seed=self._seed,
                 colocation=setting.has_groups,
+                repair=self._repair,
             )
         return setting.schedule(core)
 
@@ -147,12 +183,20 @@ class _Placer:
             given = "greedy" if quick and large else "lp"
         if isinstance(given, str):
             self.favorites_used = given
+<<<<<<< HEAD
             if given == "none":
                 return np.full(setting.graph.num_ops, -1, np.int32)
             found = find_favorites(
                 setting.graph,
                 setting.cluster,
                 given,  # type: ignore[arg-type] # it refuses what it does not know
+=======
+            method: Any = given  # an unknown name is refused there
+            return find_favorites(
+                setting.graph,
+                setting.cluster,
+                method,
+>>>>>>> main
                 rules=setting.rules,
                 threshold=self.threshold,
             )
@@ -173,6 +217,8 @@ class _Placer:
                 f"favorites: expected int[{setting.graph.num_ops}], found "
                 f"{array.dtype}{list(array.shape)}"
             )
+        if array.size and not -1 <= array.min() <= array.max() < setting.graph.num_ops:
+            raise InputError(f"favorites: an index is not from -1 to {setting.graph.num_ops - 1}")
         return np.ascontiguousarray(array, np.int32)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from baechi.cluster import Cluster
-from baechi.columns import COLUMNS
+from baechi.columns import core_columns
 from baechi.errors import BaechiError, CycleError, InputError, OutOfMemoryError
 from baechi.graph import Graph
 from baechi.schedules import Schedule
@@ -69,6 +69,8 @@ class Setting:
             if idle:
                 notes.append(f"{rules} rules lift compute times of 0 to 1 ns ({idle} ops)")
                 flat_graph = _lifted(graph)
+            if rules == "baechi-torch" and len(graph.group_names):
+                notes.append(f"{rules} rules know no colocation groups: they may be split")
         flat_cluster = cluster.flatten(graph)
         return cls(graph, cluster, rules, retention, flat_graph, flat_cluster, tuple(notes))
 
@@ -129,6 +131,6 @@ def _with_attributes(named: BaechiError, error: BaechiError) -> BaechiError:
 def _lifted(graph: Graph) -> _core.FlatGraph:
     from baechi import _core
 
-    columns = {column.name: getattr(graph, column.name) for column in COLUMNS}
+    columns = core_columns(graph)
     columns["compute_ns"] = np.where(graph.compute_ns == 0, 1, graph.compute_ns)
     return _core.FlatGraph(*columns.values())

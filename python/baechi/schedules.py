@@ -12,7 +12,7 @@ from baechi.graph import Graph
 from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from baechi import _core
+    from baechi._core import Schedule as CoreSchedule
 
 __all__ = ["Schedule", "TransferColumns"]
 
@@ -44,8 +44,8 @@ class Schedule:
         executor: "launch", or "fifo" for the TensorFlow original's virtual scheduler.
         device, order: int32[ops], device and launch index.
         start_ns, end_ns: int64[ops].
-        op_wait: int64[ops], what freed the memory an op waited for: 2 i for the end of op i, 2 j + 1
-            for that of transfer j, -1 for nothing.
+        op_wait: int64[ops], what freed the memory an op waited for: 2 i for the end of op i,
+            2 j + 1 for that of transfer j, -1 for nothing.
         not_before_ns: int64[ops], when each launch was decided (the originals' rules), or int64[0].
         busy_ns, peak_bytes: int64[devices].
         peak_op: int32[devices], the op whose launch reached the peak, -1 if none did.
@@ -68,12 +68,12 @@ class Schedule:
     peak_op: Int32s
     makespan_ns: int
     transfers: TransferColumns
-    _core: _core.Schedule
+    _core: CoreSchedule
 
     __slots__ = (*(name for name in __annotations__),)
 
     def __init__(
-        self, graph: Graph, cluster: Cluster, rules: str, retention: str, core: _core.Schedule
+        self, graph: Graph, cluster: Cluster, rules: str, retention: str, core: CoreSchedule
     ) -> None:
         """Takes the columns over from the core."""
         transfers = TransferColumns(
@@ -98,6 +98,11 @@ class Schedule:
     def cap_bytes(self) -> Int64s:
         """int64[devices]: memory minus reserve."""
         return self.cluster.memory_bytes - self.cluster.reserve_bytes
+
+    @property
+    def repaired(self) -> bool:
+        """Whether the placer ran out of memory and this is its repair."""
+        return self._core.repaired
 
     @property
     def fits(self) -> bool:
@@ -137,7 +142,7 @@ class Schedule:
             return NotImplemented
         names = [name for name in self.__slots__ if name not in ("_core", "transfers")]
         return all(_equal(getattr(self, name), getattr(other, name)) for name in names) and all(
-            map(np.array_equal, self.transfers, other.transfers)
+            _equal(one, two) for one, two in zip(self.transfers, other.transfers, strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment]

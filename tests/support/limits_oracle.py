@@ -1,4 +1,4 @@
-"""A decided placement in its launch order within the limits: docs/rules.md, sections 2 to 4, literally.
+"""A decided placement in its launch order within the limits: docs/rules.md, 2 to 4, literally.
 
 Slow and short: after every launch, the use of memory is added up anew from everything launched so
 far. What has uses that are not launched yet is held for good.
@@ -127,7 +127,7 @@ class _Launches:
     def first_fit(
         self, op: int, here: int, wish: int, charges: list[tuple[int, int, int]]
     ) -> int | None:
-        """First moment at or after the wish from which all fits: charges are (lead, position, bytes)."""
+        """First moment from the wish on from which the charges fit: (lead, position, bytes)."""
         if not self.enforced:
             return wish
         events = list(self.events(here))
@@ -158,7 +158,9 @@ class _Launches:
     def events(self, here: int) -> Iterator[tuple[Key, int]]:
         """Charges and frees of everything launched so far on a device."""
         case, last = self.case, len(self.case.tensors) * len(self.case.devices)
-        op_keys = {op: _keys(self.start[op], self.end[op], self.rank[op], last) for op in self.start}
+        op_keys = {
+            op: _keys(self.start[op], self.end[op], self.rank[op], last) for op in self.start
+        }
         done = [transfer for transfer in self.transfers if transfer.at >= 0]
         for op, (begin, end) in op_keys.items():
             if self.home[op] != here:
@@ -167,10 +169,12 @@ class _Launches:
             yield end, -case.scratch[op]
             for tensor in case.outputs[op]:
                 kept = self.training and case.role[op] == FORWARD
-                users = case.consumers[tensor]
-                if users and not kept and all(user in op_keys for user in users):
-                    uses = [op_keys[user][1] for user in users if self.home[user] == here]
-                    uses += [t.keys()[1] for t in done if t.tensor == tensor]
+                local = [user for user in case.consumers[tensor] if self.home[user] == here]
+                away = {self.home[user] for user in case.consumers[tensor]} - {here}
+                sent = [t for t in done if t.tensor == tensor]
+                complete = len(sent) == len(away) and all(user in op_keys for user in local)
+                if case.consumers[tensor] and complete and not kept:
+                    uses = [op_keys[user][1] for user in local] + [t.keys()[1] for t in sent]
                     yield max(uses), -case.bytes[tensor]
         for transfer in done:
             if transfer.to == here:

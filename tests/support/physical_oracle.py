@@ -19,12 +19,19 @@ Decision = list[tuple[int, int]]  # (op, device) in launch order
 
 
 class DoesNotFit(Exception):
-    """No device can take a ready op and nothing runs any more."""
+    """No device can take a ready op and nothing runs any more.
 
-    def __init__(self, op: int, decided: Decision) -> None:
-        """The op is the first ready one in topological order, or the pinned one that is too large."""
-        super().__init__(op, decided)
+    The op is the first ready one in topological order, or the pinned one that is too large; the
+    device is the one that lacks the fewest bytes.
+    """
+
+    def __init__(self, op: int, device: int, needed: int, free: int, decided: Decision) -> None:
+        """Bytes are those of the test that failed."""
+        super().__init__(op, device, needed, free)
         self.op = op
+        self.device = device
+        self.needed = needed
+        self.free = free
         self.decided = decided
 
 
@@ -40,10 +47,16 @@ def decide(
     retention: str = "liveness",
     reserve: bool = False,
     favorites: Sequence[int] | None = None,
+    fixed: Sequence[int] | None = None,
 ) -> Decision:
-    """Devices and launch order by m-ETF, or with favorites by m-SCT."""
+    """Devices and launch order by m-ETF, or with favorites by m-SCT.
+
+    With fixed devices only the order is decided: groups, pins and limits are not looked at.
+    """
     state = _State(plain(graph, cluster), graph.topological_order().tolist(), retention, reserve)
-    state.book_pinned()
+    state.fixed = fixed
+    if fixed is None:
+        state.book_pinned()
     while len(state.decided) < len(state.case.ops):
         state.end_what_ended()
         found, later = state.candidates(favorites)
@@ -53,7 +66,7 @@ def decide(
         elif later:
             state.now = min(later)
         else:
-            raise DoesNotFit(min(state.ready(), key=state.position.__getitem__), state.decided)
+            raise state.does_not_fit()
     return state.decided
 
 
@@ -72,6 +85,7 @@ class _State:
         self.position = {op: rank for rank, op in enumerate(order)}
         self.training = retention == "training"
         self.reserve = reserve
+        self.fixed: Sequence[int] | None = None
         self.now = 0
         self.decided: Decision = []
         self.home: dict[int, int] = {}
@@ -103,9 +117,11 @@ class _State:
         for op in self.case.ops:
             homes = [device for device in self.case.devices if self.may_run(op, device)]
             if len(homes) == 1:
-                self.persistent[homes[0]] += self.case.persistent[op]
-                if self.persistent[homes[0]] > self.case.cap[homes[0]]:
-                    raise DoesNotFit(op, [])
+                needed = self.case.persistent[op]
+                free = self.case.cap[homes[0]] - self.persistent[homes[0]]
+                if needed > free:
+                    raise DoesNotFit(op, homes[0], needed, free, [])
+                self.persistent[homes[0]] += needed
                 self.booked.add(op)
         self.peak = dict(self.persistent)
 
@@ -150,17 +166,36 @@ class _State:
                 total += max(map(self.own_bytes, members))
         return total
 
-    def fits(self, op: int, device: int) -> bool:
-        if self.group_home(op) not in (None, device) or not self.may_run(op, device):
-            return False
+    def allowed(self, op: int, device: int) -> bool:
+        if self.fixed is not None:
+            return self.fixed[op] == device
+        return self.group_home(op) in (None, device) and self.may_run(op, device)
+
+    def lacks(self, op: int, device: int) -> tuple[int, int] | None:
+        """Bytes needed and free on an allowed device, where that is not enough."""
+        if self.fixed is not None:
+            return None
         new = self.new_persistent(op)
         copies = sum(self.case.bytes[tensor] for tensor in self.missing(op, device))
-        cap = self.case.cap[device]
         needed = new + copies + self.own_bytes(op)
-        if self.used(device) + needed > cap - self.guard(op, device):
-            return False
+        free = self.case.cap[device] - self.guard(op, device) - self.used(device)
+        if needed > free:
+            return needed, free
         # What is there from time 0 must have fitted at every moment so far.
-        return new == 0 or self.peak[device] + new <= cap
+        free = self.case.cap[device] - self.peak[device]
+        return (new, free) if new > free and new else None
+
+    def fits(self, op: int, device: int) -> bool:
+        return self.allowed(op, device) and self.lacks(op, device) is None
+
+    def does_not_fit(self) -> DoesNotFit:
+        op = min(self.ready(), key=self.position.__getitem__)
+        lacking = []
+        for device in self.case.devices:
+            found = self.lacks(op, device) if self.allowed(op, device) else None
+            if found is not None:
+                lacking.append((found[0] - found[1], device, *found))
+        return DoesNotFit(op, *min(lacking)[1:], self.decided)
 
     def sends(self, op: int, device: int, clock: dict[int, int]) -> int:
         """Sends the op's missing inputs in order on these clocks; when the last one is there."""
@@ -205,7 +240,7 @@ class _State:
     def waits_for(
         self, device: int, ready: list[int], favorites: Sequence[int] | None
     ) -> int | None:
-        """The favorite child that an idle device stays free for: no device could start it earlier."""
+        """The favorite child that an idle device stays free for, if no other starts it earlier."""
         if favorites is None or device not in self.last:
             return None
         favorite = favorites[self.last[device]]

@@ -1,12 +1,13 @@
 """Random graphs and clusters for properties: small numbers, so that ties are frequent.
 
-A case is feasible in that every op, and every group as a whole, has a device that may run it; whether
-the memory suffices is left open.
+A case is feasible in that every op, and every group as a whole, has a device that may run it;
+whether the memory suffices is left open.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from baechi.builder import GraphBuilder
 from baechi.cluster import Cluster, Device
 from baechi.graph import Graph
 
-__all__ = ["CHANNELS", "LIMITS", "Case", "cases", "favorites", "placements"]
+__all__ = ["CHANNELS", "LIMITS", "Case", "cases", "dense_case", "favorites", "placements"]
 
 CHANNELS = ("serial", "duplex", "parallel", "bus", "custom")
 LIMITS = ("ample", "tight", "dead-tight")
@@ -66,7 +67,9 @@ def cases(
     """A case; what is None is drawn."""
     num_devices = draw(st.integers(1, max_devices))
     num_kinds = draw(st.sampled_from([1, 1, 2, 3]))
-    kinds = draw(st.lists(st.integers(0, num_kinds - 1), min_size=num_devices, max_size=num_devices))
+    kinds = draw(
+        st.lists(st.integers(0, num_kinds - 1), min_size=num_devices, max_size=num_devices)
+    )
     ops = draw(_ops(num_devices, kinds, num_kinds, max_ops, grouped))
     tensors, control = draw(_tensors(len(ops)))
     graph = _graph(ops, tensors, control, num_kinds)
@@ -100,6 +103,47 @@ def placements(case: Case) -> st.SearchStrategy[list[int]]:
             ]
         )
     return st.tuples(*map(st.sampled_from, homes)).map(list)
+
+
+def dense_case(seed: int, *, max_ops: int = 13, max_devices: int = 3) -> Case:
+    """A case of many tensors and so little memory that a plan, if any, often waits for it."""
+    rng = random.Random(seed)
+    num_ops, num_devices = rng.randint(4, max_ops), rng.randint(2, max_devices)
+    builder = GraphBuilder()
+    names = [
+        builder.op(
+            f"op{at}",
+            rng.choice([0, 1, 2, 5, 9]),
+            persistent_bytes=rng.choice([0, 0, 1, 3]),
+            scratch_bytes=rng.choice([0, 0, 2, 5]),
+            role=rng.choice(["forward", "update"]),
+        )
+        for at in range(num_ops)
+    ]
+    rng.shuffle(names)
+    for at, name in enumerate(names[:-1]):
+        for _ in range(rng.choice([1, 1, 2])):
+            given = rng.choice([None, None, 0, 4])
+            tensor = builder.tensor(name, rng.randrange(9), transfer_ns=given)
+            for consumer in sorted(
+                set(rng.choices(names[at + 1 :], k=rng.choice([0, 1, 1, 2, 3])))
+            ):
+                builder.edge(tensor, consumer)
+    graph = builder.build()
+    total = int(graph.tensor_bytes.sum() + graph.persistent_bytes.sum())
+
+    def matrix(values: Any) -> Any:
+        return [[rng.choice(values) for _ in range(num_devices)] for _ in range(num_devices)]
+
+    links = matrix(range(5)), matrix(RATES)
+    channels: Any = rng.choice(CHANNELS)
+    if channels == "bus":
+        channels = [[0] * num_devices] * num_devices, [[0] * num_devices] * num_devices
+    elif channels == "custom":
+        channels = matrix([-1, 0, 1]), matrix([-1, 0, 1])
+    caps = [rng.randint(total // 4, total + 1) for _ in range(num_devices)]
+    devices = [Device(f"d{at}", "gpu", cap, 0, rng.choice(SPEEDS)) for at, cap in enumerate(caps)]
+    return Case(graph, Cluster(devices, links, channels))
 
 
 def _row(graph: Graph, kind: str) -> int:

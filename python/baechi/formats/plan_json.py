@@ -21,9 +21,11 @@ __all__ = ["FORMAT", "SCHEMA", "read_plan", "write_document"]
 FORMAT = "baechi-plan"
 SCHEMA = 1
 FIELDS = (
-    "algorithm candidates decided_ns devices executor format graph launch_order makespan_ns "
-    "num_transfers placement provenance retention schema transfer_order transferred_bytes waits"
-).split()
+    *("format", "schema", "graph", "provenance", "algorithm", "candidates", "devices"),
+    *("placement", "launch_order", "decided_ns", "waits", "transfer_order"),
+    *("executor", "retention", "makespan_ns", "num_transfers", "transferred_bytes"),
+)
+PROVENANCE = ("graph_fingerprint", "cluster", "algorithm", "options", "rules", "versions", "notes")
 
 
 def write_document(plan: Plan) -> str:
@@ -57,7 +59,9 @@ def write_document(plan: Plan) -> str:
         ),
         "retention": _dump(plan.retention),
         "schema": _dump(SCHEMA),
-        "transfer_order": _members((name, plan.transfer_order[name]) for name in plan.transfer_order),
+        "transfer_order": _members(
+            (name, plan.transfer_order[name]) for name in plan.transfer_order
+        ),
         "transferred_bytes": _dump(plan.transferred_bytes),
         "waits": _rows(_dump([wait.what, wait.waits_for]) for wait in plan.waits),
     }
@@ -86,104 +90,120 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 def _plan(document: dict[str, Any]) -> Plan:
     read = _Reader(document)
-    devices = tuple(_record(Device, row, "devices") for row in read.of("devices", list))
-    digests = read.of("graph", dict)
+    devices = tuple(_record(Device, row, "devices") for row in read.array("devices"))
+    digests = read.members("graph", str)
     names = tuple(digests)
-    placement, launch = read.of("placement", dict), read.of("launch_order", list)
-    decided = read.of("decided_ns", dict)
     device_index = {device.name: at for at, device in enumerate(devices)}
+    placement = read.members("placement", str)
     if set(placement) != set(names):
         odd = sorted(set(placement) ^ set(names))[0]
         raise InputError(f'placement: op "{odd}" is missing here or in "graph"')
-    if sorted(map(str, launch)) != sorted(names):
-        raise InputError("launch_order: not every op exactly once")
     for name, home in placement.items():
         if home not in device_index:
             raise InputError(
                 f'placement: op "{name}" is on "{home}", which is no device of the plan',
                 hint=f"the devices are {', '.join(device_index)}",
             )
+    launch = read.array("launch_order")
+    if not all(isinstance(name, str) for name in launch) or sorted(launch) != sorted(names):
+        raise InputError("launch_order: not every op exactly once")
     rank = {name: at for at, name in enumerate(launch)}
-    made = strict_json.object_with(
-        read.of("provenance", dict),
-        "provenance",
-        "algorithm cluster graph_fingerprint notes options rules versions".split(),
-    )
+    decided = read.members("decided_ns", int)
+    if decided and set(decided) != set(names):
+        raise InputError("decided_ns: not every op exactly once")
+    provenance = _provenance(read.value("provenance", dict), digests)
+    if provenance.cluster.names != tuple(device_index):
+        raise InputError("devices: others than those of the cluster in provenance")
     return Plan(
         op_names=names,
         device=_column([device_index[placement[name]] for name in names], np.int32),
         order=_column([rank[name] for name in names], np.int32),
         devices=devices,
-        makespan_ns=read.of("makespan_ns", int),
-        transferred_bytes=read.of("transferred_bytes", int),
-        num_transfers=read.of("num_transfers", int),
-        waits=tuple(_wait(row) for row in read.of("waits", list)),
-        decided_ns=_column([_ns(decided, name) for name in names] if decided else [], np.int64),
-        algorithm=read.of("algorithm", str),
-        executor=read.of("executor", str),
-        retention=read.of("retention", str),
-        candidates=tuple(_record(Candidate, row, "candidates") for row in read.of("candidates", list)),
-        provenance=Provenance(
-            graph_fingerprint=str(made["graph_fingerprint"]),
-            graph_digests=digests,
-            cluster=Cluster.from_json_dict(_plain(made["cluster"])),
-            algorithm=str(made["algorithm"]),
-            options=_plain(made["options"]),
-            rules=str(made["rules"]),
-            versions=made["versions"],
-            notes=tuple(made["notes"]),
-        ),
+        makespan_ns=read.value("makespan_ns", int),
+        transferred_bytes=read.value("transferred_bytes", int),
+        num_transfers=read.value("num_transfers", int),
+        waits=tuple(_wait(row) for row in read.array("waits")),
+        decided_ns=_column([decided[name] for name in names] if decided else [], np.int64),
+        algorithm=read.value("algorithm", str),
+        executor=read.value("executor", str),
+        retention=read.value("retention", str),
+        candidates=tuple(_record(Candidate, row, "candidates") for row in read.array("candidates")),
+        provenance=provenance,
         transfer_order={
-            channel: tuple(_transfer(row) for row in rows)
-            for channel, rows in read.of("transfer_order", dict).items()
+            channel: tuple(_transfer(row, "transfer_order") for row in rows)
+            for channel, rows in read.members("transfer_order", list).items()
         },
     )
 
 
+def _provenance(row: Any, digests: Mapping[str, str]) -> Provenance:
+    made = _Reader(strict_json.object_with(row, "provenance", PROVENANCE), "provenance: ")
+    notes = made.array("notes")
+    if not all(isinstance(note, str) for note in notes):
+        raise InputError("provenance: notes: not all of them are texts")
+    with strict_json.naming("provenance: cluster"):
+        cluster = Cluster.from_json_dict(_plain(made.value("cluster", dict)))
+    return Provenance(
+        graph_fingerprint=made.value("graph_fingerprint", str),
+        graph_digests=digests,
+        cluster=cluster,
+        algorithm=made.value("algorithm", str),
+        options=_plain(made.value("options", dict)),
+        rules=made.value("rules", str),
+        versions=made.members("versions", str),
+        notes=tuple(notes),
+    )
+
+
 class _Reader:
-    """The fields of a plan with their types."""
+    """The fields of an object with their types."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    def __init__(self, document: Mapping[str, Any], where: str = "") -> None:
         self._document = document
+        self._where = where
 
-    def of(self, field: str, kind: type[Any]) -> Any:
-        value = self._document[field]
-        if type(value) is not kind:
-            raise InputError(f"{field}: expected {kind.__name__}, found {type(value).__name__}")
-        return value
+    def value(self, field: str, kind: type[Any]) -> Any:
+        return _typed(self._document[field], kind, f"{self._where}{field}")
+
+    def array(self, field: str) -> list[Any]:
+        found: list[Any] = self.value(field, list)
+        return found
+
+    def members(self, field: str, kind: type[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.value(field, dict)
+        for name, value in found.items():
+            _typed(value, kind, f'{self._where}{field}: "{name}"')
+        return found
+
+
+def _typed(value: Any, kind: type[Any], where: str) -> Any:
+    if kind is int:
+        return strict_json.integer(value, where)
+    if type(value) is not kind:
+        raise InputError(f"{where}: expected {kind.__name__}, found {type(value).__name__}")
+    return value
 
 
 def _record(kind: type[Any], row: Any, where: str) -> Any:
-    fields = {field.name: field.type for field in dataclasses.fields(kind)}
+    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     values = strict_json.object_with(row, where, list(fields))
     for name, value in values.items():
-        expected = (str,) if "str" in str(fields[name]) else (int,)
-        optional = "None" in str(fields[name])
-        if type(value) not in expected and not (optional and value is None):
-            raise InputError(f"{where}: {name} is {value!r}")
+        if value is not None or "None" not in fields[name]:
+            _typed(value, str if "str" in fields[name] else int, f"{where}: {name}")
     return kind(**values)
 
 
 def _wait(row: Any) -> Wait:
     if not isinstance(row, list) or len(row) != 2:
         raise InputError(f"waits: {row!r} is not a pair")
-    what, waits_for = (_transfer(side) if isinstance(side, list) else side for side in row)
-    if not all(isinstance(side, str | tuple) for side in (what, waits_for)):
-        raise InputError(f"waits: {row!r} names neither ops nor transfers")
+    what, waits_for = (side if isinstance(side, str) else _transfer(side, "waits") for side in row)
     return Wait(what, waits_for)
 
 
-def _transfer(row: Any) -> tuple[str, str]:
+def _transfer(row: Any, where: str) -> tuple[str, str]:
     if not isinstance(row, list) or len(row) != 2 or not all(isinstance(x, str) for x in row):
-        raise InputError(f"{row!r} is not a transfer: expected [tensor, destination]")
+        raise InputError(f"{where}: {row!r} is not a transfer [tensor, destination]")
     return row[0], row[1]
-
-
-def _ns(decided: Mapping[str, Any], name: str) -> int:
-    value = decided.get(name)
-    if type(value) is not int or not 0 <= value < strict_json.LARGEST:
-        raise InputError(f'decided_ns: {value!r} for op "{name}"')
-    return value
 
 
 def _column(values: list[int], kind: type[Any]) -> Any:

@@ -106,7 +106,10 @@ def _rows(
     adjacency: Iterable[tuple[Any, dict[Any, Any]]], ops: Ops
 ) -> tuple[Integers, Integers, list[dict[str, Any]]]:
     """The op of every row, its neighbors one by one, and the attributes of the edges to them."""
-    keys, rows = zip(*adjacency, strict=True) if ops.keys else ((), ())
+    keys, rows = [], []  # no list of pairs: ten thousand tuples at once wake the collector
+    for key, row in adjacency:
+        keys.append(key)
+        rows.append(row)
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     number_of = ops.number.__getitem__
     owners = np.fromiter(map(number_of, keys), np.int64, len(keys))

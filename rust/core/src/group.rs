@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::graph::{Columns, FORWARD, Graph};
+use crate::graph::{CONTROL, Columns, FORWARD, Graph};
 use crate::rules::Retention;
 use crate::{Bytes, Ns, OpId};
 
@@ -15,8 +15,8 @@ use crate::{Bytes, Ns, OpId};
 const OWN: i32 = -1;
 
 /// Co-placement: every op with exactly one child joins the child's group, in topological order, as long as the group's persistent
-/// bytes stay within `most_bytes` and its ops have a kind in common that can run them. Returns the
-/// group of each op; ops that stay alone keep -1.
+/// bytes stay within `most_bytes` and one of the two may run wherever the other may. Returns the group of
+/// each op; ops that stay alone keep -1.
 #[must_use]
 pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
     let num_ops = graph.num_ops;
@@ -32,16 +32,13 @@ pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
         }
     }
     let mut bytes = vec![0; num_ops];
-    let mut allowed: Vec<Option<i32>> = vec![None; num_ops];
-    let mut kinds: Vec<Vec<bool>> = (0..num_ops).map(|op| kinds_of(graph, op)).collect();
+    let mut homes: Vec<Homes> = (0..num_ops).map(|op| Homes::of(graph, op)).collect();
     for op in 0..num_ops {
         let home = find(&mut root, index(op)) as usize;
         bytes[home] += graph.columns.persistent_bytes[op];
-        let set = graph.columns.allowed_set[op];
-        allowed[home] = allowed[home].or((set >= 0).then_some(set));
         if home != op {
-            let own = kinds[op].clone();
-            kinds[home].iter_mut().zip(own).for_each(|(can, own)| *can &= own);
+            let own = std::mem::take(&mut homes[op]);
+            homes[home].restrict(&own);
         }
     }
     for op in graph.order().iter().copied() {
@@ -49,18 +46,17 @@ pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
             continue;
         };
         let (one, other) = (find(&mut root, op) as usize, find(&mut root, *child) as usize);
-        let sets = (allowed[one], allowed[other]);
-        let agree = sets.0.is_none() || sets.1.is_none() || sets.0 == sets.1;
-        let can_run = kinds[one].iter().zip(&kinds[other]).any(|(one, other)| *one && *other);
-        if one == other || !agree || !can_run || bytes[one] + bytes[other] > most_bytes {
+        if one == other
+            || !homes[one].surely_meet(&homes[other])
+            || bytes[one] + bytes[other] > most_bytes
+        {
             continue;
         }
         let (kept, gone) = (one.min(other), one.max(other));
         root[gone] = index(kept);
         bytes[kept] += bytes[gone];
-        allowed[kept] = sets.0.or(sets.1);
-        let lost = std::mem::take(&mut kinds[gone]);
-        kinds[kept].iter_mut().zip(lost).for_each(|(can, own)| *can &= own);
+        let lost = std::mem::take(&mut homes[gone]);
+        homes[kept].restrict(&lost);
     }
     let mut size = vec![0_u32; num_ops];
     for op in 0..num_ops {
@@ -80,10 +76,51 @@ pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
         .collect()
 }
 
-fn kinds_of(graph: &Graph, op: usize) -> Vec<bool> {
-    (0..graph.num_kinds)
-        .map(|kind| graph.columns.compute_ns[kind * graph.num_ops + op] >= 0)
-        .collect()
+/// Where the ops of a group may run, as far as a graph tells: it does not know the devices of a cluster.
+#[derive(Default)]
+struct Homes {
+    set: Allowed,
+    kinds: Vec<bool>,
+}
+
+/// Which allowed set the ops of a group have.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Allowed {
+    #[default]
+    Any,
+    One(i32),
+    /// Different ones.
+    Several,
+}
+
+impl Homes {
+    fn of(graph: &Graph, op: usize) -> Self {
+        let set = graph.columns.allowed_set[op];
+        let can_run = |kind| graph.columns.compute_ns[kind * graph.num_ops + op] >= 0;
+        Self {
+            set: if set < 0 { Allowed::Any } else { Allowed::One(set) },
+            kinds: (0..graph.num_kinds).map(can_run).collect(),
+        }
+    }
+
+    fn restrict(&mut self, other: &Self) {
+        self.set = match (self.set, other.set) {
+            (Allowed::Any, set) | (set, Allowed::Any) => set,
+            (one, other) if one == other => one,
+            _ => Allowed::Several,
+        };
+        self.kinds.iter_mut().zip(&other.kinds).for_each(|(can, other)| *can &= *other);
+    }
+
+    /// Whether every device that one of the two may use is open to the other, on any cluster.
+    fn surely_meet(&self, other: &Self) -> bool {
+        let includes = |large: &Self, small: &Self| {
+            let set = large.set == Allowed::Any
+                || (large.set == small.set && large.set != Allowed::Several);
+            set && large.kinds.iter().zip(&small.kinds).all(|(large, small)| *large || !*small)
+        };
+        includes(self, other) || includes(other, self)
+    }
 }
 
 /// A graph whose ops stand for one or more ops of another.
@@ -142,40 +179,46 @@ fn contract(graph: &Graph, labels: &[i32]) -> Vec<u32> {
             }
         }
     }
-    // An edge that was unsafe is looked at again when a fusion next to it has changed a degree.
+    let mut set: Vec<i32> = graph.columns.allowed_set.clone();
     while let Some((parent, child)) = queue.pop_front() {
         let (parent, child) = (find(&mut root, parent), find(&mut root, child));
-        if parent == child || !children[parent as usize].contains(&child) {
+        let (from, to) = (parent as usize, child as usize);
+        if parent == child || !children[from].contains(&child) {
             continue;
         }
-        if children[parent as usize].len() > 1 && parents[child as usize].len() > 1 {
+        let sets_differ = set[from] >= 0 && set[to] >= 0 && set[from] != set[to];
+        if sets_differ || (children[from].len() > 1 && parents[to].len() > 1) {
             continue;
         }
-        root[child as usize] = parent;
-        children[parent as usize].remove(&child);
-        for next in std::mem::take(&mut children[child as usize]) {
-            parents[next as usize].remove(&child);
-            parents[next as usize].insert(parent);
-            children[parent as usize].insert(next);
-        }
-        for earlier in std::mem::take(&mut parents[child as usize]) {
-            if earlier != parent {
-                children[earlier as usize].remove(&child);
-                children[earlier as usize].insert(parent);
-                parents[parent as usize].insert(earlier);
+        children[from].remove(&child);
+        parents[to].remove(&parent);
+        let degree = |op: usize| children[op].len() + parents[op].len();
+        let (kept, gone) = if degree(from) < degree(to) { (to, from) } else { (from, to) };
+        root[gone] = index(kept);
+        set[kept] = set[kept].max(set[gone]);
+        // An edge that was unsafe is looked at again where this fusion has left one neighbor of several.
+        let mut again = Vec::new();
+        for next in std::mem::take(&mut children[gone]) {
+            parents[next as usize].remove(&index(gone));
+            parents[next as usize].insert(index(kept));
+            children[kept].insert(next);
+            if parents[next as usize].len() == 1 {
+                again.push((index(kept), next));
             }
         }
-        let label = labels[parent as usize];
-        for next in &children[parent as usize] {
-            if labels[*next as usize] == label {
-                queue.push_back((parent, *next));
+        for earlier in std::mem::take(&mut parents[gone]) {
+            children[earlier as usize].remove(&index(gone));
+            children[earlier as usize].insert(index(kept));
+            parents[kept].insert(earlier);
+            if children[earlier as usize].len() == 1 {
+                again.push((earlier, index(kept)));
             }
         }
-        for earlier in &parents[parent as usize] {
-            if labels[*earlier as usize] == label {
-                queue.push_back((*earlier, parent));
-            }
-        }
+        let only = |ops: &BTreeSet<u32>| if ops.len() == 1 { ops.first().copied() } else { None };
+        again.extend(only(&children[kept]).map(|next| (index(kept), next)));
+        again.extend(only(&parents[kept]).map(|earlier| (earlier, index(kept))));
+        let label = |op: u32| labels[op as usize];
+        queue.extend(again.into_iter().filter(|(one, other)| label(*one) == label(*other)));
     }
     (0..index(num_ops)).map(|op| find(&mut root, op)).collect()
 }
@@ -222,15 +265,24 @@ fn keep_tensors(
     let old = &graph.columns;
     let mut number = vec![-1; graph.num_tensors];
     let mut tensor_of = Vec::new();
+    // An op has one control tensor: those of the members become one.
+    let mut control_of: Vec<Option<i32>> = vec![None; columns.persistent_bytes.len()];
     for tensor in 0..index(graph.num_tensors) {
         let producer = graph.producer(tensor) as usize;
         let home = node_of[producer];
+        let is_control = old.tensor_class[tensor as usize] == CONTROL;
+        if let (true, Some(known)) = (is_control, control_of[home as usize]) {
+            number[tensor as usize] = known;
+            continue;
+        }
         let kept = retention == Retention::Training && old.role[producer] == FORWARD;
         let consumers = graph.consumers(tensor);
         let leaves = consumers.iter().any(|op| node_of[*op as usize] != home);
         if leaves || kept || consumers.is_empty() {
             let at = tensor as usize;
             number[at] = i32::try_from(tensor_of.len()).expect("31 bits");
+            control_of[home as usize] =
+                control_of[home as usize].or(is_control.then_some(number[at]));
             tensor_of.push(tensor);
             columns.tensor_producer.push(i32::try_from(home).expect("31 bits"));
             columns.tensor_bytes.push(old.tensor_bytes[at]);
@@ -322,6 +374,46 @@ mod tests {
         let edges = [(0, 1, 1), (0, 2, 1), (1, 3, 1), (2, 3, 1)];
         let (_, new) = fused(&[1; 4], &edges, &[0; 4]);
         assert_eq!(new.num_ops, 1);
+    }
+
+    #[test]
+    fn a_wide_group_is_fused_without_looking_at_every_pair() {
+        let width: i32 = 30_000;
+        let out = (1..=width).map(|op| (0, op, 1));
+        let edges: Vec<_> = out.chain((1..=width).map(|op| (op, width + 1, 1))).collect();
+        let num_ops = usize::try_from(width + 2).unwrap();
+        let (_, new) = fused(&vec![1; num_ops], &edges, &vec![0; num_ops]);
+        assert_eq!(new.num_ops, 1);
+    }
+
+    #[test]
+    fn control_tensors_of_fused_ops_become_one() {
+        let mut old = columns(&[1; 4], &[(0, 1, 0), (0, 2, 0), (1, 2, 0), (1, 3, 0)]);
+        old.tensor_class = vec![4, CONTROL, CONTROL, CONTROL];
+        let fusion = fuse(&Graph::new(old).unwrap(), &[0, 0, -1, -1], Retention::Liveness);
+        assert_eq!(fusion.columns.tensor_producer, [0]);
+        assert_eq!(fusion.columns.edge_consumer, [1, 2]);
+    }
+
+    #[test]
+    fn ops_of_different_allowed_sets_stay_apart() {
+        let mut old = columns(&[1; 3], &[(0, 1, 3), (1, 2, 3)]);
+        old.allowed_set = vec![0, 1, -1];
+        let fusion = fuse(&Graph::new(old).unwrap(), &[0; 3], Retention::Liveness);
+        assert_eq!(fusion.node_of, [0, 1, 1]);
+        assert_eq!(fusion.columns.allowed_set, [0, 1]);
+    }
+
+    #[test]
+    fn coplacement_joins_only_ops_that_surely_have_a_device_in_common() {
+        let mut old = columns(&[1; 6], &[(0, 1, 0), (2, 3, 0), (4, 5, 0)]);
+        // Two kinds: op 0 runs on both, as op 1; 2 and 3 on one each; 4 is pinned, 5 runs on the second.
+        old.compute_ns = vec![1, 1, 1, 1, 1, -1, -1, 1, 1, 1, 1, 1];
+        old.compute_ns[2] = -1;
+        old.compute_ns[9] = -1;
+        old.allowed_set = vec![-1, -1, -1, -1, 0, -1];
+        let graph = Graph::new(old).unwrap();
+        assert_eq!(coplace(&graph, &[-1; 6], Bytes::MAX), [0, 0, -1, -1, -1, -1]);
     }
 
     #[test]

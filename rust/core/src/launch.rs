@@ -154,46 +154,39 @@ impl<'p> Run<'p> {
         Ok(())
     }
 
-    /// Delays an op until it and its just-in-time copies fit for good.
+    /// Delays an op until it and its just-in-time copies fit for good, each from its own start on.
     fn wait_for_room(
         &mut self,
         op: OpId,
         device: DeviceId,
-        mut start: Ns,
+        start: Ns,
         first: usize,
         ledger: &Ledger,
     ) -> Result<Ns> {
+        let length = |transfer: &Transfer| transfer.end - transfer.start;
+        let unlimited =
+            |at: &usize| self.problem.channels(self.transfers[*at].source, device).unlimited();
+        let mut copies: Vec<usize> = (first..self.transfers.len()).filter(unlimited).collect();
+        copies.sort_by_key(|at| std::cmp::Reverse(length(&self.transfers[*at])));
+        let mut bytes = 0;
+        let (mut latest, mut waits_for, mut waiting) = (start, None, None);
         let own = self.problem.graph.output_bytes[op as usize] + self.problem.scratch_bytes(op);
-        let mut copies = 0;
-        let mut longest: Option<usize> = None;
-        for at in first..self.transfers.len() {
-            let transfer = &self.transfers[at];
-            if self.problem.channels(transfer.source, device).unlimited() {
-                copies += self.problem.tensor_bytes(transfer.tensor);
-                let length = |at: usize| self.transfers[at].end - self.transfers[at].start;
-                if longest.is_none_or(|known| length(at) > length(known)) {
-                    longest = Some(at);
-                }
+        // What started longer before is held as well when the next one starts; the op comes last.
+        for at in copies.into_iter().map(Some).chain([None]) {
+            let lead = at.map_or(0, |at| length(&self.transfers[at]));
+            bytes += at.map_or(own, |at| self.problem.tensor_bytes(self.transfers[at].tensor));
+            let fit = ledger.fit(device, start - lead, bytes);
+            let (from, event) = fit.ok_or_else(|| self.no_room(op, device, bytes, ledger))?;
+            if from + lead > latest {
+                (latest, waits_for, waiting) = (from + lead, event, at);
             }
         }
-        loop {
-            let fit = ledger.fit(device, start, own + copies);
-            let (later, wait) =
-                fit.ok_or_else(|| self.no_room(op, device, own + copies, ledger))?;
-            if wait.is_some() {
-                self.wait[op as usize] = wait;
-                start = later;
-            }
-            let Some(at) = longest else { return Ok(start) };
-            let length = self.transfers[at].end - self.transfers[at].start;
-            let (sent, wait) =
-                ledger.fit(device, start - length, copies).expect("more than this fits");
-            if wait.is_none() {
-                return Ok(start);
-            }
-            self.transfers[at].wait = wait;
-            start = sent + length;
+        match waiting {
+            Some(at) => self.transfers[at].wait = waits_for,
+            None if waits_for.is_some() => self.wait[op as usize] = waits_for,
+            None => {}
         }
+        Ok(latest)
     }
 
     pub(crate) fn sent(&self, tensor: TensorId, device: DeviceId) -> Option<u32> {
@@ -224,7 +217,10 @@ impl<'p> Run<'p> {
 }
 
 /// Checks that every op has a device that may run it.
-pub(crate) fn check_devices(problem: &Problem, device: &[DeviceId]) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::WrongDevice`].
+pub fn check_devices(problem: &Problem, device: &[DeviceId]) -> Result<()> {
     if device.len() != problem.graph.num_ops {
         let (expected, found) = (problem.graph.num_ops, device.len());
         return Err(Error::Shape { what: "devices of the placement", expected, found });

@@ -15,10 +15,33 @@ pub(crate) struct Ledger<'p> {
     pub(crate) profiles: Vec<Profile>,
     /// Uses of each tensor on its producer's device that are not launched yet: local consumers and sends.
     uses: Vec<u32>,
-    last_use: Vec<(Ns, Option<Event>)>,
+    last_use: Vec<LastUse>,
     /// The same for the copy that each transfer makes.
     copy_uses: Vec<u32>,
-    copy_last_use: Vec<(Ns, Option<Event>)>,
+    copy_last_use: Vec<LastUse>,
+}
+
+/// The event that ends the last use so far.
+#[derive(Clone, Copy, Default)]
+struct LastUse {
+    end: Ns,
+    /// Among uses that end together, those that took no time end last.
+    took_no_time: bool,
+    event: Option<Event>,
+}
+
+impl LastUse {
+    fn add(&mut self, start: Ns, end: Ns, event: Event) {
+        let took_no_time = start == end;
+        if self.event.is_none() || (end, took_no_time) >= (self.end, self.took_no_time) {
+            *self = Self { end, took_no_time, event: Some(event) };
+        }
+    }
+
+    fn release(self, profile: &mut Profile, bytes: Bytes) {
+        let event = self.event.expect("something that was used");
+        profile.release(self.end, bytes, event, !self.took_no_time);
+    }
 }
 
 impl<'p> Ledger<'p> {
@@ -34,7 +57,7 @@ impl<'p> Ledger<'p> {
             device: &decision.device,
             profiles: profiles.collect(),
             uses: Vec::with_capacity(problem.graph.num_tensors),
-            last_use: vec![(0, None); problem.graph.num_tensors],
+            last_use: vec![LastUse::default(); problem.graph.num_tensors],
             copy_uses: Vec::new(),
             copy_last_use: Vec::new(),
         };
@@ -79,52 +102,41 @@ impl<'p> Ledger<'p> {
             let consumers = graph.consumers(transfer.tensor).iter();
             let here = consumers.filter(|op| self.device[**op as usize] == device).count();
             self.copy_uses.push(u32::try_from(here).expect("fewer than the edges"));
-            self.copy_last_use.push((0, None));
+            self.copy_last_use.push(LastUse::default());
             let event = Event::Transfer(u32::try_from(at).expect("32 bits"));
-            self.use_original(transfer.tensor, transfer.source, transfer.end, event);
+            let (tensor, source) = (transfer.tensor, transfer.source);
+            self.use_original(tensor, source, transfer.start, transfer.end, event);
         }
         let scratch = self.problem.scratch_bytes(op);
         let profile = &mut self.profiles[device as usize];
         profile.charge(start, graph.output_bytes[op as usize] + scratch);
-        profile.release(end, scratch, Event::Op(op));
+        profile.release(end, scratch, Event::Op(op), start < end);
         for tensor in graph.inputs(op).iter().copied() {
             let home = self.device[graph.producer(tensor) as usize];
             if home == device {
-                self.use_original(tensor, device, end, Event::Op(op));
+                self.use_original(tensor, device, start, end, Event::Op(op));
                 continue;
             }
             let at = run.sent(tensor, device).expect("sent before it is used") as usize;
             self.copy_uses[at] -= 1;
-            keep_later(&mut self.copy_last_use[at], end, Event::Op(op));
+            self.copy_last_use[at].add(start, end, Event::Op(op));
             if self.copy_uses[at] == 0 {
-                let (time, event) = self.copy_last_use[at];
-                let event = event.expect("a used copy");
-                self.profiles[device as usize].release(
-                    time,
-                    self.problem.tensor_bytes(tensor),
-                    event,
-                );
+                let profile = &mut self.profiles[device as usize];
+                self.copy_last_use[at].release(profile, self.problem.tensor_bytes(tensor));
             }
         }
     }
 
-    fn use_original(&mut self, tensor: TensorId, home: DeviceId, end: Ns, event: Event) {
+    fn use_original(&mut self, tensor: TensorId, home: DeviceId, start: Ns, end: Ns, event: Event) {
         let at = tensor as usize;
         if self.uses[at] == NONE {
             return;
         }
         self.uses[at] -= 1;
-        keep_later(&mut self.last_use[at], end, event);
+        self.last_use[at].add(start, end, event);
         if self.uses[at] == 0 {
-            let (time, event) = self.last_use[at];
-            let event = event.expect("a used tensor");
-            self.profiles[home as usize].release(time, self.problem.tensor_bytes(tensor), event);
+            let profile = &mut self.profiles[home as usize];
+            self.last_use[at].release(profile, self.problem.tensor_bytes(tensor));
         }
-    }
-}
-
-fn keep_later(last: &mut (Ns, Option<Event>), end: Ns, event: Event) {
-    if last.1.is_none() || end >= last.0 {
-        *last = (end, Some(event));
     }
 }

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod original;
 pub mod place;
 pub mod problem;
+mod random;
 pub mod relax;
 pub mod request;
 pub mod rules;

@@ -16,7 +16,7 @@ pub struct Profile {
 #[derive(Debug, Clone, Copy)]
 struct Step {
     time: Ns,
-    /// The most held at any point of this instant, from its first charge on.
+    /// The most held at any point of this instant from its first charge on; far below 0 without one.
     peak: Bytes,
     /// Held after this instant.
     after: Bytes,
@@ -74,16 +74,17 @@ impl Profile {
         }
     }
 
-    /// Frees `bytes` at the end of `event`, which is at `from`.
-    pub fn release(&mut self, from: Ns, bytes: Bytes, event: Event) {
+    /// Frees `bytes` at the end of `event`, which is at `from`. Frees come before the charges of their instant,
+    /// unless they end something that took no time.
+    pub fn release(&mut self, from: Ns, bytes: Bytes, event: Event, took_time: bool) {
         if bytes == 0 {
             return;
         }
         let at = self.step_at(from);
         self.steps[at].after -= bytes;
         self.steps[at].freed_by = Some(event);
-        if self.steps[at].peak < self.steps[at].after {
-            self.steps[at].peak = self.steps[at].after;
+        if took_time {
+            self.steps[at].peak -= bytes;
         }
         for step in &mut self.steps[at + 1..] {
             step.after -= bytes;
@@ -116,7 +117,7 @@ mod tests {
         let mut profile = Profile::new(10, 2);
         profile.charge(0, 3);
         profile.charge(5, 4);
-        profile.release(8, 4, Event::Op(7));
+        profile.release(8, 4, Event::Op(7), true);
         assert_eq!(profile.earliest_fit(0, 1), Some((0, None)));
         assert_eq!(profile.earliest_fit(0, 2), Some((8, Some(Event::Op(7)))));
         assert_eq!(profile.earliest_fit(9, 5), Some((9, None)));
@@ -128,7 +129,7 @@ mod tests {
     fn frees_come_before_charges_at_the_same_moment() {
         let mut profile = Profile::new(10, 0);
         profile.charge(0, 6);
-        profile.release(5, 6, Event::Op(0));
+        profile.release(5, 6, Event::Op(0), true);
         assert_eq!(profile.earliest_fit(5, 10), Some((5, None)));
         profile.charge(5, 10);
         assert_eq!(profile.earliest_fit(5, 1), None);
@@ -138,9 +139,18 @@ mod tests {
     fn an_op_of_zero_time_counts_within_its_instant() {
         let mut profile = Profile::new(10, 0);
         profile.charge(5, 9);
-        profile.release(5, 9, Event::Op(0));
+        profile.release(5, 9, Event::Op(0), false);
         // Before the instant the op of zero time is in the way, after it there is room.
         assert_eq!(profile.earliest_fit(3, 2), Some((5, Some(Event::Op(0)))));
         assert_eq!(profile.earliest_fit(5, 10), Some((5, None)));
+    }
+
+    #[test]
+    fn what_is_freed_at_an_instant_makes_room_for_what_was_charged_there_before() {
+        let mut profile = Profile::new(10, 0);
+        profile.charge(0, 4);
+        profile.charge(5, 5);
+        profile.release(5, 4, Event::Op(0), true);
+        assert_eq!(profile.earliest_fit(3, 5), Some((3, None)));
     }
 }

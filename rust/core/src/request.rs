@@ -11,6 +11,8 @@ pub struct Request<'a> {
     pub rules: Rules,
     /// Favorite child of each op, -1 for none (m-SCT).
     pub favorites: Option<&'a [i32]>,
+    /// Whether a placer that runs out of memory under physical rules may be repaired.
+    pub repair: bool,
     /// Seed of the random placement.
     pub seed: u64,
     /// Whether the originals' rules keep colocation groups together.

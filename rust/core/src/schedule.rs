@@ -49,6 +49,8 @@ pub enum Executor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     pub executor: Executor,
+    /// Whether the placer ran out of memory and this is the repair.
+    pub repaired: bool,
     pub device: Vec<DeviceId>,
     /// Launch index of each op.
     pub order: Vec<u32>,
@@ -72,6 +74,7 @@ impl Schedule {
     pub fn empty(executor: Executor) -> Self {
         Self {
             executor,
+            repaired: false,
             device: Vec::new(),
             order: Vec::new(),
             start: Vec::new(),

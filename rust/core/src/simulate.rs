@@ -7,7 +7,8 @@
 use crate::curve;
 use crate::error::{Error, Result};
 use crate::fifo;
-use crate::launch::{Run, Waits, check_devices};
+pub use crate::launch::check_devices;
+use crate::launch::{Run, Waits};
 use crate::ledger::Ledger;
 use crate::list::{self, Effects, Policy, Timeline};
 use crate::problem::Problem;
@@ -192,6 +193,7 @@ fn finish(problem: &Problem, decision: &Decision, run: Run) -> Result<Schedule> 
     }
     let mut schedule = Schedule {
         executor: Executor::Launch,
+        repaired: false,
         device: decision.device.clone(),
         order: run.order,
         makespan: run.end.iter().copied().max().unwrap_or(0),

@@ -69,7 +69,16 @@ fn unsigned(column: &Column<'_, i32>) -> PyResult<Vec<u32>> {
 }
 
 fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-    Request { problem, rules, favorites: None, seed: 0, colocation: true, bytes: None, walk: None }
+    Request {
+        problem,
+        rules,
+        favorites: None,
+        seed: 0,
+        colocation: true,
+        bytes: None,
+        walk: None,
+        repair: true,
+    }
 }
 
 fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
@@ -89,7 +98,7 @@ fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>)
 /// Places a graph.
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, algorithm, rules, *, retention = "liveness", favorites = None,
-    seed = 0, colocation = true, op_bytes = None, walk = None))]
+    seed = 0, colocation = true, op_bytes = None, walk = None, repair = true))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn place(
     py: Python<'_>,
@@ -103,6 +112,7 @@ pub fn place(
     colocation: bool,
     op_bytes: Option<Counted<'_>>,
     walk: Option<Column<'_, i32>>,
+    repair: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let favorites = favorites.as_ref().map(vector).transpose()?;
@@ -117,6 +127,7 @@ pub fn place(
             colocation,
             bytes: bytes.as_ref(),
             walk: walk.as_deref(),
+            repair,
             ..request(&problem, rules)
         };
         core_place::place(algorithm, &request)
@@ -124,10 +135,11 @@ pub fn place(
     Ok(PySchedule { schedule })
 }
 
-/// Schedules a placement whose launch order is free.
+/// Schedules a placement whose launch order is free, if wanted within the limits.
 #[pyfunction]
-#[pyo3(signature = (graph, cluster, device, rules, *, retention = "liveness", op_bytes = None))]
-#[allow(clippy::needless_pass_by_value)]
+#[pyo3(signature = (graph, cluster, device, rules, *, retention = "liveness", op_bytes = None,
+    limits = false))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn simulate_given(
     py: Python<'_>,
     graph: &PyFlatGraph,
@@ -136,6 +148,7 @@ pub fn simulate_given(
     rules: &str,
     retention: &str,
     op_bytes: Option<Counted<'_>>,
+    limits: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let device = unsigned(&device)?;
@@ -144,15 +157,21 @@ pub fn simulate_given(
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         check_lengths(graph.graph.num_ops, bytes.as_ref(), None)?;
         let request = Request { bytes: bytes.as_ref(), ..request(&problem, rules) };
+        if limits {
+            simulate::check_devices(&problem, &device)?;
+            return request.schedule_given(&device);
+        }
         simulate::simulate_given(&request, &device)
     })?;
     Ok(PySchedule { schedule })
 }
 
-/// Schedules a placement in a given launch order, with the waits and decision times of its plan.
+/// Schedules a placement in a given launch order, with the waits and decision times of its plan; or, under
+/// physical rules, within the limits.
 #[pyfunction]
 #[pyo3(signature = (graph, cluster, device, order, rules, *, op_wait = None, transfer_wait = None,
-    not_before_ns = None, retention = "liveness", reserve = false, colocation = true))]
+    not_before_ns = None, retention = "liveness", reserve = false, colocation = true,
+    limits = false))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn simulate_launched(
     py: Python<'_>,
@@ -167,6 +186,7 @@ pub fn simulate_launched(
     retention: &str,
     reserve: bool,
     colocation: bool,
+    limits: bool,
 ) -> PyResult<PySchedule> {
     let (rules, retention) = (rules_of(py, rules)?, retention_of(py, retention)?);
     let events = |column: &Column<'_, i64>| -> PyResult<Vec<_>> {
@@ -181,6 +201,9 @@ pub fn simulate_launched(
     let schedule = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         let decision = decision(&problem, device, &order, &not_before)?;
+        if limits && rules == Rules::Physical {
+            return simulate::schedule_within_caps(&problem, &decision);
+        }
         simulate::check_waits(&problem, &decision, &waits)?;
         let request = Request { colocation, ..request(&problem, rules) };
         simulate::simulate_launched(&request, &decision, &waits, reserve)

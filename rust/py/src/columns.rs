@@ -160,6 +160,12 @@ impl PySchedule {
         self.schedule.makespan
     }
 
+    /// Whether the placer ran out of memory and this is its repair.
+    #[getter]
+    fn repaired(&self) -> bool {
+        self.schedule.repaired
+    }
+
     /// "launch" or "fifo".
     #[getter]
     fn executor(&self) -> &'static str {

@@ -263,7 +263,7 @@ fn part(bytes: Bytes, percent: i64) -> Bytes {
 
 /// Ops behind their producers, each producer as late as its first consumer lets it be: the postorder of a
 /// depth-first search from the ops that nobody consumes, along in-edges in their order.
-fn depth_first(problem: &Problem) -> Vec<OpId> {
+pub(super) fn depth_first(problem: &Problem) -> Vec<OpId> {
     let graph = problem.graph;
     let mut order = Vec::with_capacity(graph.num_ops);
     let mut seen = vec![false; graph.num_ops];

@@ -1,6 +1,7 @@
 //! Baselines that choose devices without looking at time: one device, round robin, random.
 
 use crate::error::{Error, Result};
+use crate::random::SplitMix;
 use crate::request::Request;
 use crate::schedule::Schedule;
 use crate::{Bytes, DeviceId};
@@ -39,8 +40,8 @@ pub fn round_robin(request: &Request) -> Result<Schedule> {
 /// Each op, or colocation group, on a device drawn with the request's seed.
 pub fn random(request: &Request) -> Result<Schedule> {
     let num_devices = u64::from(request.problem.devices().end);
-    let mut state = request.seed;
-    let draw = |_| u32::try_from(split_mix(&mut state) % num_devices).expect("15 bits");
+    let mut rng = SplitMix::new(request.seed);
+    let draw = |_| u32::try_from(rng.below(num_devices)).expect("15 bits");
     request.schedule_given(&homes(request, true, draw))
 }
 
@@ -87,15 +88,6 @@ fn are_alike(request: &Request, one: DeviceId, other: DeviceId) -> bool {
     cluster.num_sets == 0
         && cluster.columns.kind.iter().all(|kind| *kind == cluster.columns.kind[0])
         && key(one) == key(other)
-}
-
-/// The `SplitMix64` generator (Steele, Lea and Flood 2014).
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@ mod contiguous;
 mod etf;
 pub mod favorites;
 mod given;
+mod repair;
 mod sct;
 mod topo;
+mod units;
 
 use crate::error::{Error, Result};
 use crate::list::{self, Policy};
@@ -59,8 +61,8 @@ impl Request<'_> {
         match self.rules {
             Rules::Physical => {
                 let mut book = Book::new(self.problem, self.caps(), reserve)?;
-                let decision = list::run(self.problem, &mut book, policy)?;
-                simulate::schedule_within_caps(self.problem, &decision)
+                let decided = list::run(self.problem, &mut book, policy);
+                repair::schedule(self, decided)
             }
             Rules::BaechiTf => {
                 let mut timeline = self.tensor_flow(self.caps(), reserve);
@@ -79,7 +81,10 @@ impl Request<'_> {
     }
 
     /// The schedule of a placement whose launch order is free, within the caps.
-    pub(crate) fn schedule_given(&self, device: &[DeviceId]) -> Result<Schedule> {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if no launch order was found that fits, [`Error::Cancelled`].
+    pub fn schedule_given(&self, device: &[DeviceId]) -> Result<Schedule> {
         match self.rules {
             Rules::Physical => {
                 let policy =
@@ -139,6 +144,7 @@ pub(crate) mod tests {
             colocation: false,
             bytes: None,
             walk: None,
+            repair: true,
         }
     }
 

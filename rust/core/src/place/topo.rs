@@ -10,6 +10,7 @@
 //! A chain of four ops of 2 bytes each on two devices: share 4 + 2 = 6, so the first three go to the
 //! first device and the last to the second.
 
+use super::repair;
 use crate::error::{Error, Result};
 use crate::launch::Waits;
 use crate::list::{Effects, Room, Timeline};
@@ -44,6 +45,11 @@ fn share(total: Bytes, largest: Bytes, num_devices: usize) -> Bytes {
 }
 
 fn physical(request: &Request, uniform: bool) -> Result<Schedule> {
+    let book = Book::new(request.problem, request.caps(), false)?;
+    repair::schedule(request, walk(request, book, uniform))
+}
+
+fn walk(request: &Request, mut book: Book, uniform: bool) -> Result<Decision> {
     let problem = request.problem;
     let graph = problem.graph;
     let bytes = |op: OpId| {
@@ -54,7 +60,6 @@ fn physical(request: &Request, uniform: bool) -> Result<Schedule> {
     let share = share(total, largest, problem.cluster.num_devices);
     let limits = request.caps();
     let shares = limits.iter().map(|limit| if uniform { share.min(*limit) } else { *limit });
-    let mut book = Book::new(problem, limits.clone(), false)?;
     let mut walk = Walk { problem, caps: shares.collect(), limits, current: 0, at_limit: false };
     let mut effects = Effects::default();
     for (rank, op) in graph.order().iter().copied().enumerate() {
@@ -69,12 +74,11 @@ fn physical(request: &Request, uniform: bool) -> Result<Schedule> {
             problem.check_cancelled()?;
         }
     }
-    let decision = Decision {
+    Ok(Decision {
         device: (0..problem.num_ops()).map(|op| book.device(op)).collect(),
         launch: graph.order().to_vec(),
         not_before: Vec::new(),
-    };
-    simulate::schedule_within_caps(problem, &decision)
+    })
 }
 
 /// The walk over the devices: never back, until ops are left over; then once more to the limits.
