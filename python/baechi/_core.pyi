@@ -10,11 +10,8 @@ __all__ = [
     "FlatGraph",
     "Relaxation",
     "Schedule",
-<<<<<<< HEAD
-    "bounds",
-=======
     "__version__",
->>>>>>> main
+    "bounds",
     "coplace",
     "fuse",
     "greedy_favorites",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import math
-=======
 import functools
->>>>>>> main
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -183,20 +180,13 @@ class _Placer:
             given = "greedy" if quick and large else "lp"
         if isinstance(given, str):
             self.favorites_used = given
-<<<<<<< HEAD
             if given == "none":
                 return np.full(setting.graph.num_ops, -1, np.int32)
+            method: Any = given  # an unknown name is refused there
             found = find_favorites(
                 setting.graph,
                 setting.cluster,
-                given,  # type: ignore[arg-type] # it refuses what it does not know
-=======
-            method: Any = given  # an unknown name is refused there
-            return find_favorites(
-                setting.graph,
-                setting.cluster,
                 method,
->>>>>>> main
                 rules=setting.rules,
                 threshold=self.threshold,
             )
