@@ -185,3 +185,22 @@ fn shares(sorted: &[(f64, f64, u32)], time: f64) -> impl Iterator<Item = (u32, f
     let total: f64 = sorted.iter().filter(late).map(|(_, cost, _)| weight(*cost)).sum();
     sorted.iter().filter(move |a| late(a)).map(move |(_, cost, at)| (*at, weight(*cost) / total))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::tests::net;
+    use super::*;
+
+    #[test]
+    fn two_arrivals_share_what_one_receiver_may_spare() {
+        // Arrivals at 6 and 5 with costs 4 and 4 (both fixed lengths before the sink are 0).
+        let net = net(4, &[(0, 1, 2.0, 0.0), (0, 2, 1.0, 0.0), (1, 3, 0.0, 4.0), (2, 3, 0.0, 4.0)]);
+        let passes = Passes::of(&net);
+        // t with (6 - t) / 4 + (5 - t) / 4 = 1.
+        assert!((passes.value() - 3.5).abs() < 1e-12);
+        let proof = passes.proof(&net);
+        let flow: f64 =
+            proof.flow.iter().filter(|(pair, _)| *pair >= 2).map(|(_, flow)| flow).sum();
+        assert!((flow - 1.0).abs() < 1e-12);
+    }
+}

@@ -202,3 +202,28 @@ impl Sum {
         self.total + self.lost
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::tests::net;
+    use super::*;
+
+    #[test]
+    fn shares_beyond_one_are_cut_down_and_flow_that_does_not_add_up_still_proves() {
+        let net = net(4, &[(0, 1, 2.0, 0.0), (0, 2, 1.0, 0.0), (1, 3, 0.0, 4.0), (2, 3, 0.0, 4.0)]);
+        let mut y = vec![0.0, 0.0, 0.9, 0.9];
+        repair_shares(&net, &mut y);
+        assert_eq!(y, [0.0, 0.0, 0.5, 0.5]);
+        assert!((upper(&net, &y) - 4.0).abs() < 1e-9);
+        let bound = lower(&net, vec![3.0, 3.0, f64::NAN, f64::NAN], Vec::new());
+        assert!(bound <= 3.5 && bound > 3.0);
+        assert!(lower(&net, vec![-1.0, f64::INFINITY, 0.0, 0.0], Vec::new()) <= 3.5);
+    }
+
+    #[test]
+    fn unknown_flow_follows_from_its_neighbors() {
+        let net = net(4, &[(0, 1, 1.0, 0.0), (0, 2, 1.0, 0.0), (1, 3, 1.0, 0.0), (2, 3, 1.0, 0.0)]);
+        let flow = resolved(&net, vec![0.25, f64::NAN, f64::NAN, f64::NAN]);
+        assert_eq!(flow, [0.25, 0.75, 0.25, 0.75]);
+    }
+}

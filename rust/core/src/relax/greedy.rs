@@ -41,3 +41,14 @@ pub fn shares(net: &Net) -> Vec<f64> {
     }
     y
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::tests::net;
+
+    #[test]
+    fn the_latest_arrival_is_spared() {
+        let net = net(4, &[(0, 1, 0.0, 0.0), (0, 2, 0.0, 0.0), (1, 3, 1.0, 1.0), (2, 3, 1.0, 9.0)]);
+        assert_eq!(super::shares(&net), [0.0, 0.0, 0.0, 1.0]);
+    }
+}

@@ -208,3 +208,45 @@ fn by_tail(num_nodes: usize, edges: Vec<Edge>) -> Vec<Edge> {
 pub(super) fn index(at: usize) -> u32 {
     u32::try_from(at).expect("ops and edges fit 31 bits")
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A net of (tail, head, fixed, cost); every tail is a sender, every head a receiver.
+    pub fn net(num_nodes: usize, edges: &[(u32, u32, f64, f64)]) -> Net {
+        let edge = |(pair, (tail, head, fixed, cost)): (u32, &(u32, u32, f64, f64))| Edge {
+            cost: *cost,
+            sender: if *cost > 0.0 { *tail } else { NONE },
+            receiver: if *cost > 0.0 { *head } else { NONE },
+            ..Edge::constant(*tail, *head, pair, *fixed)
+        };
+        Net::new(num_nodes, (0..).zip(edges).map(edge).collect())
+    }
+
+    #[test]
+    fn no_edge_jumps_over_a_cut() {
+        let net = net(
+            5,
+            &[
+                (0, 1, 1.0, 0.0),
+                (1, 2, 1.0, 1.0),
+                (1, 3, 1.0, 1.0),
+                (2, 3, 1.0, 1.0),
+                (3, 4, 1.0, 0.0),
+            ],
+        );
+        assert_eq!(net.cuts(), [0, 1, 3, 4]);
+        let part = net.between(1, 3);
+        assert_eq!((part.num_nodes, part.edges.len(), part.num_live()), (3, 3, 3));
+    }
+
+    #[test]
+    fn what_is_spared_shortens_the_longest_path() {
+        let net = net(3, &[(0, 1, 1.0, 4.0), (1, 2, 2.0, 0.0), (0, 2, 3.0, 0.0)]);
+        assert!((net.value(&[0.0; 3]) - 7.0).abs() < 1e-12);
+        let y: Vec<f64> =
+            net.edges.iter().map(|edge| if edge.is_live() { 1.0 } else { 0.0 }).collect();
+        assert!((net.value(&y) - 3.0).abs() < 1e-12);
+    }
+}

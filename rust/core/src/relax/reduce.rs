@@ -288,3 +288,43 @@ fn retain(edges: &mut Vec<Edge>, drop: &[bool]) -> bool {
     edges.retain(|_| !drop.next().expect("one per edge"));
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::tests::net;
+    use super::*;
+
+    #[test]
+    fn an_edge_alone_at_both_ends_is_free_and_the_bound_alone_remains() {
+        let reduced = reduce(net(3, &[(0, 1, 1.0, 4.0), (1, 2, 2.0, 0.0)]), &|| false);
+        assert!(reduced.net.is_none());
+        assert_eq!(reduced.spared, [0]);
+        assert!((reduced.proof.value - 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_path_as_long_when_all_is_spared_dominates_an_edge() {
+        let edges = [
+            (0, 1, 1.0, 3.0),
+            (1, 2, 5.0, 3.0),
+            (0, 2, 1.0, 2.0),
+            (0, 3, 1.0, 9.0),
+            (2, 3, 1.0, 9.0),
+        ];
+        let mut done = Reduced::default();
+        let mut given = net(4, &edges);
+        drop_dominated(&mut given, &mut done);
+        assert_eq!(done.num_dominated, 1);
+        assert!(given.edges.iter().all(|edge| edge.pair != 2));
+    }
+
+    #[test]
+    fn parallel_edges_without_a_choice_become_the_longest() {
+        let mut done = Reduced::default();
+        let edges = net(3, &[(0, 2, 1.0, 0.0), (0, 1, 2.0, 0.0), (1, 2, 3.0, 0.0)]).edges;
+        let left = contract(3, edges, &mut done);
+        assert_eq!((left.num_nodes, left.edges.len()), (2, 1));
+        assert!((left.edges[0].fixed - 5.0).abs() < 1e-12);
+        assert_eq!(done.contracted, [1]);
+    }
+}

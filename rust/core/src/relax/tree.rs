@@ -225,3 +225,21 @@ impl Tree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::tests::net;
+    use super::*;
+
+    #[test]
+    fn a_block_is_worth_its_own_bound_if_its_parts_add_up_to_less() {
+        // Two parts behind each other, and a path beside them that was dropped as it decides the bound.
+        let mut tree = Tree::whole(net(3, &[(0, 1, 1.0, 1.0), (0, 2, 9.0, 0.0), (1, 2, 1.0, 1.0)]));
+        let answer =
+            Answer { proof: Proof { value: 2.0, ..Proof::default() }, ..Answer::default() };
+        tree.settle(0, answer);
+        let collected = tree.collect(3);
+        assert!((collected.value - 9.0).abs() < 1e-12);
+        assert_eq!(collected.flow, [0.0, 1.0, 0.0]);
+    }
+}
