@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from baechi.grouping import Grouping, group
     from baechi.placement import ALGORITHMS, place
     from baechi.plans import Plan
+    from baechi.relaxation import Favorites, favorites
     from baechi.schedules import Schedule
     from baechi.simulation import simulate, simulate_many
 
@@ -40,6 +41,7 @@ _HOMES = {
     "Comparison": "comparison",
     "CycleError": "errors",
     "Device": "cluster",
+    "Favorites": "relaxation",
     "Graph": "graph",
     "GraphBuilder": "builder",
     "Grouping": "grouping",
@@ -54,6 +56,7 @@ _HOMES = {
     "SolverError": "errors",
     "__version__": "_core",
     "compare": "comparison",
+    "favorites": "relaxation",
     "group": "grouping",
     "load_graph": "formats",
     "place": "placement",
@@ -68,6 +71,7 @@ __all__ = [  # noqa: RUF022 - the version last
     "Comparison",
     "CycleError",
     "Device",
+    "Favorites",
     "Graph",
     "GraphBuilder",
     "Grouping",
@@ -81,6 +85,7 @@ __all__ = [  # noqa: RUF022 - the version last
     "Schedule",
     "SolverError",
     "compare",
+    "favorites",
     "group",
     "load_graph",
     "place",

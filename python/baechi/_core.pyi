@@ -8,8 +8,10 @@ __all__ = [
     "ALGORITHMS",
     "FlatCluster",
     "FlatGraph",
+    "Relaxation",
     "Schedule",
     "__version__",
+    "bounds",
     "coplace",
     "fuse",
     "greedy_favorites",
@@ -25,6 +27,7 @@ __all__ = [
 
 _Int32s = npt.NDArray[np.int32]
 _Int64s = npt.NDArray[np.int64]
+_Float64s = npt.NDArray[np.float64]
 _Bytes = npt.NDArray[np.uint8]
 _Counted = tuple[_Int64s, _Int64s, _Int64s, _Int64s]
 
@@ -162,13 +165,41 @@ def lower_bounds(graph: FlatGraph, cluster: FlatCluster) -> tuple[int, int]: ...
 def pairs(
     graph: FlatGraph, cluster: FlatCluster, rules: str
 ) -> tuple[_Int32s, _Int32s, _Int64s, _Int64s]: ...
+
+@final
+class Relaxation:
+    def __new__(
+        cls,
+        parent: _Int32s,
+        child: _Int32s,
+        transfer: _Float64s,
+        compute: _Float64s,
+        *,
+        whole_ops: int,
+        block_nodes: int,
+        sweeps: int,
+        seconds: float | None = None,
+    ) -> Relaxation: ...
+    def next(
+        self, *, seconds: float | None = None
+    ) -> (
+        tuple[_Float64s, _Float64s, _Float64s, _Float64s, _Float64s, _Int32s, _Int32s, _Float64s]
+        | None
+    ): ...
+    def give(self, columns: _Float64s, duals: _Float64s) -> None: ...
+    def outcome(self) -> tuple[_Float64s, float, float, dict[str, int]]: ...
+
+def bounds(
+    parent: _Int32s, child: _Int32s, transfer: _Float64s, compute: _Float64s, values: _Float64s
+) -> tuple[float, float]: ...
 def greedy_favorites(graph: FlatGraph, cluster: FlatCluster, rules: str) -> _Int32s: ...
 def round_favorites(
-    graph: FlatGraph,
-    cluster: FlatCluster,
-    rules: str,
-    values: npt.NDArray[np.float64],
+    num_ops: int,
+    parent: _Int32s,
+    child: _Int32s,
+    values: _Float64s,
     threshold: float,
+    rules: str,
 ) -> _Int32s: ...
 def coplace(graph: FlatGraph, labels: _Int32s, most_bytes: int) -> _Int32s: ...
 def fuse(

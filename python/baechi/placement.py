@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -100,6 +101,7 @@ def place(
     if "m-sct" in algorithm or algorithm == "best":
         options["favorites"] = placer.favorites_used
         options["threshold"] = placer.threshold
+        options |= placer.bounds
     provenance = Provenance(
         graph_fingerprint=graph.fingerprint,
         graph_digests=Digests(graph),
@@ -141,6 +143,7 @@ class _Placer:
         self.setting = setting
         self.threshold = threshold
         self.favorites_used: str | None = None
+        self.bounds: dict[str, int] = {}
         self._given = favorites
         self._column: npt.NDArray[np.int32] | None = None
         self._seed = seed
@@ -177,14 +180,21 @@ class _Placer:
             given = "greedy" if quick and large else "lp"
         if isinstance(given, str):
             self.favorites_used = given
+            if given == "none":
+                return np.full(setting.graph.num_ops, -1, np.int32)
             method: Any = given  # an unknown name is refused there
-            return find_favorites(
+            found = find_favorites(
                 setting.graph,
                 setting.cluster,
                 method,
                 rules=setting.rules,
                 threshold=self.threshold,
             )
+            self.bounds = {
+                "unlimited_lower_bound_ns": math.floor(found.lower_bound_ns),
+                "unlimited_upper_bound_ns": math.ceil(found.upper_bound_ns),
+            }
+            return found.child
         self.favorites_used = "given"
         if isinstance(given, Mapping):
             column = np.full(setting.graph.num_ops, -1, np.int32)

@@ -3,237 +3,243 @@
 The program (Hanen and Munier 1995; Baechi, SoCC 2020, section 3) has infinitely many devices. It
 gives a start to every op and a value between 0 and 1 to every pair of ops that exchange something:
 the share of the transfer time that they have to wait. An op may spare at most one child and one
-parent the wait. Rounding the values gives every op at most one favorite child.
+parent the wait. Rounding the values gives every op at most one favorite child. docs/m-sct.md says
+how the program is solved and why the bounds can be believed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from baechi.errors import InputError, SolverError
+from baechi.errors import InputError
+from baechi.simplex import Optimum, seconds_left, solve, solve_pieces
 
 if TYPE_CHECKING:
     from baechi.cluster import Cluster
     from baechi.graph import Graph
 
-__all__ = ["THRESHOLDS", "Method", "Relaxation", "favorites", "solve"]
+__all__ = ["THRESHOLDS", "Favorites", "Method", "Optimum", "Relaxed", "favorites", "relax", "solve"]
 
-Method = Literal["lp", "greedy", "none"]
+Method = Literal["lp", "greedy"]
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int32]
 
 THRESHOLDS: Final = {"physical": 0.5, "baechi-tf": 0.1, "baechi-torch": 0.5}
 """Greatest value of a favorite pair by rule set; under physical rules it stays below that."""
 
-_NS_PER_US: Final = 1_000.0
+WHOLE_OPS: Final = 2_000
+"""Programs of at most this many ops are solved whole."""
+
+_BLOCK_NODES: Final = 1_500
+_SWEEPS: Final = 200
+# Seconds per pair and op that it takes to put an answer together, for time limits.
+_LAST_STEP_S: Final = 4e-7
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Favorites:
+    """Favorite children, and between which bounds the value of m-SCT's program lies.
+
+    The value is the makespan on infinitely many devices ("unlimited-device value"), each op as fast
+    as on its fastest device, each transfer as fast as over the cheapest link. It bounds no schedule
+    from below where transfers take longer than ops.
+
+    Attributes:
+        child: int32[ops]: the favorite child, -1 for none.
+        parent_of_pair: int32[pairs].
+        child_of_pair: int32[pairs].
+        values: float64[pairs]: the share of the transfer that is waited for, from 0 to 1.
+        lower_bound_ns: proved by a flow and prices, whatever found them.
+        upper_bound_ns: the longest path under `values`.
+        method: "lp" or "greedy".
+        threshold: of the rounding.
+        counters: what happened, stage by stage; empty for "greedy".
+    """
+
+    child: Indices
+    parent_of_pair: Indices
+    child_of_pair: Indices
+    values: Floats
+    lower_bound_ns: float
+    upper_bound_ns: float
+    method: str
+    threshold: float
+    counters: Mapping[str, int]
+    op_names: tuple[str, ...] = dataclasses.field(repr=False)
+
+    @property
+    def gap(self) -> float:
+        """The distance of the bounds as a share of the upper one."""
+        return relative_gap(self.lower_bound_ns, self.upper_bound_ns)
+
+    @functools.cached_property
+    def children(self) -> Mapping[str, str]:
+        """The favorite child by name of every op that has one."""
+        names = self.op_names
+        chosen = np.flatnonzero(self.child >= 0).tolist()
+        return MappingProxyType({names[op]: names[self.child[op]] for op in chosen})
+
+    def __repr__(self) -> str:
+        """The number of favorites, and the bounds rounded outward."""
+        return (
+            f"Favorites({int((self.child >= 0).sum())} of {len(self.child)} ops by "
+            f'"{self.method}", value {math.floor(self.lower_bound_ns)} to '
+            f"{math.ceil(self.upper_bound_ns)} ns)"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Relaxation:
-    """An optimal vertex of the program.
-
-    Attributes:
-        values: float64[pairs], from 0 (spared the transfer) to 1.
-        optimum: the makespan on infinitely many devices, in the unit of the times given. It bounds
-            no schedule from below unless every transfer is shorter than every op.
-    """
+class Relaxed:
+    """Values of the pairs and bounds of the program, in the unit of the times given."""
 
     values: Floats
-    optimum: float
+    lower_bound: float
+    upper_bound: float
+    counters: Mapping[str, int]
 
 
 def favorites(
     graph: Graph,
-    cluster: Cluster,
+    cluster: Cluster | Any,
     method: Method = "lp",
+    time_limit: float | None = None,
     *,
     rules: str = "physical",
     threshold: float | None = None,
-    time_limit: float | None = None,
-) -> Indices:
-    """The favorite child of every op, -1 for none.
+) -> Favorites:
+    """The favorite child of every op.
+
+    Without a time limit the same arguments give the same favorites, with the same HiGHS.
 
     Args:
         graph: the ops.
-        cluster: the devices; an op counts with its time on the fastest device that may run it, a
-            transfer with its time over the cheapest link.
+        cluster: the devices, or what `as_cluster` takes; an op counts with its time on the fastest
+            device that may run it, a transfer with its time over the cheapest link.
         method: "lp" rounds the linear program; "greedy" gives each op to the parent whose data
-            arrive last; "none" leaves every op without.
+            arrive last, in linear time.
+        time_limit: seconds for "lp", after which the best values so far and their bounds are
+            returned; None: no limit.
         rules: "physical", "baechi-tf" or "baechi-torch"; the originals count a value at the
             threshold too, and settle conflicts as their code does.
         threshold: of "lp"; None takes that of the rules in `THRESHOLDS`.
-        time_limit: seconds for "lp"; None: no limit.
-
-    Returns:
-        int32[ops].
 
     Raises:
-        InputError: no such method or rules.
-        SolverError: the program was not solved to optimality.
+        InputError: no such method or rules, or the cluster does not suit the graph.
+        SolverError: HiGHS does not solve a program that has a solution.
     """
     from baechi import _core
+    from baechi.cluster import as_cluster
 
+    deadline = _deadline(time_limit)
     if rules not in THRESHOLDS:
         raise InputError(f'no rules "{rules}"', hint=f"the rules are {', '.join(THRESHOLDS)}")
-    if method == "none":
-        return np.full(graph.num_ops, -1, np.int32)
-    flat_graph, flat_cluster = graph.flatten(), cluster.flatten(graph)
-    if method == "greedy":
-        greedy: Indices = _core.greedy_favorites(flat_graph, flat_cluster, rules)
-        return greedy
-    if method != "lp":
-        raise InputError(f'no method "{method}"', hint="the methods are lp, greedy and none")
+    if method not in ("lp", "greedy"):
+        raise InputError(f'no method "{method}"', hint="the methods are lp and greedy")
+    flat_graph, flat_cluster = graph.flatten(), as_cluster(cluster).flatten(graph)
     parent, child, transfer_ns, compute_ns = _core.pairs(flat_graph, flat_cluster, rules)
-    # In microseconds: the solver's tolerances are absolute, and nanoseconds are large numbers.
-    relaxation = solve(
-        parent, child, transfer_ns / _NS_PER_US, compute_ns / _NS_PER_US, time_limit=time_limit
-    )
+    transfer, compute = transfer_ns.astype(np.float64), compute_ns.astype(np.float64)
     most = THRESHOLDS[rules] if threshold is None else threshold
-    rounded: Indices = _core.round_favorites(
-        flat_graph, flat_cluster, rules, relaxation.values, most
+    if method == "greedy":
+        chosen = _core.greedy_favorites(flat_graph, flat_cluster, rules)
+        values = np.where(chosen[parent] == child, 0.0, 1.0)
+        lower, upper = _core.bounds(parent, child, transfer, compute, values)
+        relaxed = Relaxed(values, lower, upper, {})
+    else:
+        relaxed = relax(
+            parent,
+            child,
+            transfer,
+            compute,
+            time_limit=seconds_left(deadline),
+            as_originals=rules != "physical",
+        )
+        chosen = _core.round_favorites(graph.num_ops, parent, child, relaxed.values, most, rules)
+    return Favorites(
+        child=chosen,
+        parent_of_pair=parent,
+        child_of_pair=child,
+        values=relaxed.values,
+        lower_bound_ns=relaxed.lower_bound,
+        upper_bound_ns=relaxed.upper_bound,
+        method=method,
+        threshold=most,
+        counters=MappingProxyType(dict(relaxed.counters)),
+        op_names=graph.op_names,
     )
-    return rounded
 
 
-def solve(
+def relax(
     parent: Indices,
     child: Indices,
-    transfer: npt.NDArray[Any],
-    compute: npt.NDArray[Any],
+    transfer: Floats,
+    compute: Floats,
     *,
     time_limit: float | None = None,
-) -> Relaxation:
-    """Solve the whole program by the dual simplex method of HiGHS, on one thread.
-
-    The optimum is unique, its vertex is not: which one is found depends on the order of columns
-    and rows. They are laid out as in the originals, so the order of the pairs matters.
+    as_originals: bool = False,
+    whole_ops: int = WHOLE_OPS,
+    block_nodes: int = _BLOCK_NODES,
+) -> Relaxed:
+    """Solve the program and prove the answer.
 
     Args:
         parent: int32[pairs]: the op that is waited for.
         child: int32[pairs]: the op that waits.
-        transfer: [pairs]: time of the transfer, in any unit.
-        compute: [ops]: time of the op, in the same unit.
-        time_limit: seconds; None: no limit.
+        transfer: float64[pairs]: time of the transfer, in any unit.
+        compute: float64[ops]: time of the op, in the same unit.
+        time_limit: seconds, after which the best so far is returned; None: no limit.
+        as_originals: take the values of small programs from the originals' layout of the whole
+            program, so that ties between optima fall as theirs.
+        whole_ops: programs of at most this many ops are solved whole.
+        block_nodes: blocks of more nodes are solved by their nearly critical edges.
 
     Raises:
-        SolverError: the program was not solved to optimality, or not in time.
+        InputError: a time is negative or not finite.
+        CycleError: the pairs have a cycle.
+        SolverError: HiGHS does not solve a program that has a solution.
     """
+    from baechi import _core
+
     if not len(compute):
-        return Relaxation(np.empty(0), 0.0)
-    transfer = np.asarray(transfer, np.float64)
-    compute = np.asarray(compute, np.float64)
-    model = _quiet_highs()
-    options = {
-        "solver": "simplex",
-        "simplex_strategy": 1,  # dual, serial
-        "parallel": "off",
-        "threads": 1,
-        "random_seed": 0,
-        "time_limit": math.inf if time_limit is None else float(time_limit),
-    }
-    for name, value in options.items():
-        model.setOptionValue(name, value)
-    model.passModel(_program(parent, child, transfer, compute))
-    _run(model)
-    status = model.getModelStatus()
-    if model.modelStatusToString(status) != "Optimal":
-        raise SolverError(
-            f"the linear program of {len(compute)} ops and {len(parent)} pairs was not solved: "
-            f"{model.modelStatusToString(status).lower()}",
-            hint='give it more time, or take the favorites "greedy"',
-        )
-    values = np.array(model.getSolution().col_value[: len(parent)], np.float64)
-    return Relaxation(values, float(model.getInfo().objective_function_value))
-
-
-def _program(parent: Indices, child: Indices, c: Floats, w: Floats) -> Any:
-    """The program for HiGHS: minimize the makespan.
-
-    Columns: a value x per pair, a start s per op, the makespan. Rows, all "at least":
-    s[child] - s[parent] - c x >= w[parent] per pair; the values of an op's children add up to at
-    least their number less one, per op with children; the same for its parents; makespan - s >= w
-    per op.
-    """
-    import highspy
-
-    num_pairs, num_ops = len(c), len(w)
-    makespan = num_pairs + num_ops
-    pairs, ones = np.arange(num_pairs), np.ones(num_pairs)
-    num_children = np.bincount(parent, minlength=num_ops)
-    num_parents = np.bincount(child, minlength=num_ops)
-    starts = num_pairs + np.arange(num_ops)
-    blocks = [
-        (
-            np.full(num_pairs, 3),
-            np.column_stack([num_pairs + child, num_pairs + parent, pairs]),
-            np.column_stack([ones, -ones, -c]),
-            w[parent],
-        ),
-        _stars(num_children, parent),
-        _stars(num_parents, child),
-        (
-            np.full(num_ops, 2),
-            np.column_stack([np.full(num_ops, makespan), starts]),
-            np.tile([1.0, -1.0], num_ops),
-            w,
-        ),
-    ]
-    lengths, indices, coefficients, bounds = (
-        np.concatenate([np.ravel(block[part]) for block in blocks]) for part in range(4)
+        return Relaxed(np.empty(0), 0.0, 0.0, {})
+    deadline = _deadline(time_limit)
+    if deadline is not None and time_limit is not None:
+        last_step = _LAST_STEP_S * (len(parent) + len(compute))
+        deadline -= min(last_step, 0.5 * time_limit)
+    relaxation = _core.Relaxation(
+        parent,
+        child,
+        transfer,
+        compute,
+        whole_ops=whole_ops,
+        block_nodes=block_nodes,
+        sweeps=_SWEEPS,
+        seconds=seconds_left(deadline),
     )
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = makespan + 1, len(lengths)
-    lp.col_cost_ = np.append(np.zeros(makespan), 1.0)
-    lp.col_lower_ = np.zeros(makespan + 1)
-    lp.col_upper_ = np.append(ones, np.full(num_ops + 1, highspy.kHighsInf))
-    lp.row_lower_ = bounds
-    lp.row_upper_ = np.full(len(lengths), highspy.kHighsInf)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = lp.num_col_, lp.num_row_
-    lp.a_matrix_.start_ = np.append(0, np.cumsum(lengths)).astype(np.int32)
-    lp.a_matrix_.index_ = indices.astype(np.int32)
-    lp.a_matrix_.value_ = coefficients
-    return lp
+    solve_pieces(relaxation, deadline)
+    values, lower, upper, counters = relaxation.outcome()
+    if as_originals and time_limit is None and len(compute) <= whole_ops:
+        values = solve(parent, child, transfer, compute).values
+        _, upper = _core.bounds(parent, child, transfer, compute, values)
+    return Relaxed(values, lower, upper, counters)
 
 
-def _stars(num_pairs: npt.NDArray[np.int64], owner: Indices) -> tuple[Any, ...]:
-    """One row per op with pairs: lengths, columns, coefficients and bounds."""
-    lengths = num_pairs[num_pairs > 0]
-    return lengths, np.argsort(owner, kind="stable"), np.ones(len(owner)), lengths - 1.0
+def relative_gap(lower: float, upper: float) -> float:
+    """The distance of two bounds as a share of the upper one."""
+    return (upper - lower) / upper if upper > 0 else 0.0
 
 
-def _quiet_highs() -> Any:
-    """A solver that writes nothing to standard output."""
-    import highspy
-
-    class Quiet(highspy.Highs):
-        def enableCallbacks(self) -> None:
-            # The constructor calls it, and the first thing that is called prints the banner.
-            self.setOptionValue("output_flag", False)
-            super().enableCallbacks()  # type: ignore[no-untyped-call]
-
-    model = Quiet()  # type: ignore[no-untyped-call]
-    model.setOptionValue("output_flag", False)
-    return model
-
-
-def _run(model: Any) -> None:
-    """Run the solver on a thread of its own, and stop it when this thread is interrupted.
-
-    HiGHS keeps one pool of workers per calling thread and refuses to run with another number of
-    threads than the pool has; here it neither meets the pool of the caller nor leaves one.
-    """
-    model.HandleUserInterrupt = True
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(model.run)
-        try:
-            done.result()
-        except BaseException:
-            model.cancelSolve()
-            raise
+def _deadline(time_limit: float | None) -> float | None:
+    if time_limit is None:
+        return None
+    if not time_limit >= 0:
+        raise InputError(f"time_limit is {time_limit}, not at least 0 seconds")
+    return time.perf_counter() + time_limit

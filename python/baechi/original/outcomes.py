@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +11,11 @@ import numpy.typing as npt
 from baechi.errors import BaechiError, InputError, OutOfMemoryError, PlacementError
 from baechi.original.elements import Ops
 from baechi.original.flattening import Flat
-from baechi.relaxation import solve
 
 if TYPE_CHECKING:
     from baechi import _core
 
-__all__ = ["given_favorites", "place", "record", "rounded"]
+__all__ = ["given_favorites", "place", "record"]
 
 _OF_A_RUN = ("p", "start_ts", "end_ts")
 
@@ -125,36 +124,3 @@ def given_favorites(ops: Ops, favorites: Mapping[Any, Any]) -> npt.NDArray[np.in
         if parent is not None and child is not None:
             result[ops.number[parent]] = ops.number[child]
     return result
-
-
-def rounded(
-    flat: Flat, rules: str, transfer: Sequence[float], compute: Sequence[float], threshold: float
-) -> npt.NDArray[np.int32]:
-    """The favorite child of every op by the linear program.
-
-    Args:
-        flat: the graphs.
-        rules: the original's rules.
-        transfer: of every edge, in any unit.
-        compute: of every op, in the same unit.
-        threshold: greatest value of a favorite edge.
-
-    Raises:
-        SolverError: the program was not solved.
-    """
-    from baechi import _core
-
-    edges = flat.edges
-    values = np.empty(len(edges.parent))
-    values[edges.by_id] = solve(
-        edges.parent[edges.by_id],
-        edges.child[edges.by_id],
-        np.asarray(transfer, np.float64)[edges.by_id],
-        np.asarray(compute, np.float64),
-    ).values
-    # The core lists pairs parent by parent, children in edge order.
-    by_parent = values[np.argsort(edges.parent, kind="stable")]
-    favorites: npt.NDArray[np.int32] = _core.round_favorites(
-        flat.graph, flat.cluster, rules, by_parent, threshold
-    )
-    return favorites

@@ -26,18 +26,13 @@ import numpy as np
 from baechi.errors import InputError
 from baechi.original.elements import Edges, Indices, Ops, read_edges, read_ops, whole
 from baechi.original.flattening import Flat, Tensors, flat_graph, read_devices
-from baechi.original.outcomes import (
-    forget,
-    given_favorites,
-    place,
-    record,
-    rounded,
-)
+from baechi.original.outcomes import forget, given_favorites, place, record
+from baechi.original.relaxation import Favorites, named_favorites, rounded
 
 if TYPE_CHECKING:
     from baechi.original.elements import DiGraph
 
-__all__ = ["m_etf", "m_sct", "m_topo", "virtual_scheduler"]
+__all__ = ["favorites", "m_etf", "m_sct", "m_topo", "virtual_scheduler"]
 
 _RULES = "baechi-tf"
 
@@ -125,13 +120,33 @@ def m_sct(
     flat = _flatten(op_graph, device_graph, colocation)
     algorithm = _with_reserve("m-sct", colocation, reserve_memory)
     if favorites is None:
-        transfer = [sum(x["weight"] for x in edge["tensor"]) for edge in flat.edges.attributes]
-        chosen = rounded(flat, _RULES, transfer, flat.ops.attribute("weight"), threshold)
+        chosen, _ = rounded(flat.ops, flat.edges, _RULES, _transfer(flat.edges), threshold)
     else:
         chosen = given_favorites(flat.ops, favorites)
     options = {"colocation": colocation, "favorites": chosen}
     record(flat, place(flat, algorithm, _RULES, ranks=False, **options))
     return op_graph
+
+
+def favorites(
+    op_graph: DiGraph, threshold: float = 0.1, time_limit: float | None = None
+) -> Favorites:
+    """The favorite children that `m_sct` rounds from the linear program, and its bounds.
+
+    Args:
+        op_graph: the ops; it is left as it is.
+        threshold: an edge is a favorite if its value in the linear program is at most this.
+        time_limit: seconds, after which the best so far is returned; None: no limit.
+
+    Raises:
+        SolverError: the linear program was not solved.
+        InputError: an attribute is missing or wrong.
+        CycleError: the graph has a cycle.
+    """
+    ops = read_ops(op_graph)
+    edges = read_edges(op_graph, ops)
+    found, relaxed = rounded(ops, edges, _RULES, _transfer(edges), threshold, time_limit)
+    return named_favorites(ops, edges, found, relaxed)
 
 
 def virtual_scheduler(op_graph: DiGraph, device_graph: DiGraph) -> DiGraph:
@@ -160,6 +175,11 @@ def virtual_scheduler(op_graph: DiGraph, device_graph: DiGraph) -> DiGraph:
     forget(flat, ranks=False)
     record(flat, schedule)
     return op_graph
+
+
+def _transfer(edges: Edges) -> list[int]:
+    """The time of every edge: its tensors travel one after the other."""
+    return [sum(tensor["weight"] for tensor in edge["tensor"]) for edge in edges.attributes]
 
 
 def _with_reserve(algorithm: str, colocation: bool, reserve_memory: bool) -> str:

@@ -31,7 +31,8 @@ import numpy as np
 from baechi.errors import InputError
 from baechi.original.elements import Edges, Integers, Ops, read_edges, read_ops, whole
 from baechi.original.flattening import Flat, Tensors, flat_graph, read_devices
-from baechi.original.outcomes import given_favorites, place, record, rounded
+from baechi.original.outcomes import given_favorites, place, record
+from baechi.original.relaxation import rounded
 
 if TYPE_CHECKING:
     from baechi.original.elements import DiGraph
@@ -113,7 +114,7 @@ def m_sct(
     flat = _flatten(op_graph, device_graph)
     if favorites is None:
         transfer = [edge["weight"] for edge in flat.edges.attributes]
-        chosen = rounded(flat, _RULES, transfer, flat.ops.attribute("weight"), threshold)
+        chosen, _ = rounded(flat.ops, flat.edges, _RULES, transfer, threshold)
     else:
         chosen = given_favorites(flat.ops, favorites)
     record(flat, place(flat, "m-sct", _RULES, ranks=True, favorites=chosen), ms=True)

@@ -24,6 +24,7 @@ pub mod original;
 pub mod place;
 pub mod problem;
 mod random;
+pub mod relax;
 pub mod request;
 pub mod rules;
 pub mod schedule;

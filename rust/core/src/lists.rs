@@ -1,7 +1,7 @@
 //! Lists of indices, one per key, in two allocations.
 
 /// A list of indices per item, in one allocation.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lists {
     start: Vec<u32>,
     items: Vec<u32>,
@@ -35,6 +35,16 @@ impl Lists {
     pub fn of(&self, key: u32) -> &[u32] {
         let key = key as usize;
         &self.items[self.start[key] as usize..self.start[key + 1] as usize]
+    }
+
+    /// Sorts the items of every key.
+    pub fn sort_each_by_key<K: Ord>(&mut self, rank: impl Fn(&u32) -> K) {
+        for key in 1..self.start.len() {
+            let items = &mut self.items[self.start[key - 1] as usize..self.start[key] as usize];
+            if !items.is_sorted_by_key(&rank) {
+                items.sort_unstable_by_key(&rank);
+            }
+        }
     }
 
     /// Number of keys.

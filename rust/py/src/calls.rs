@@ -7,7 +7,8 @@ use baechi_core::graph::Columns;
 use baechi_core::group;
 use baechi_core::launch::Waits;
 use baechi_core::original::OpBytes;
-use baechi_core::place::{self as core_place, favorites};
+use baechi_core::place::favorites::{self, Pairs};
+use baechi_core::place::{self as core_place};
 use baechi_core::problem::Problem;
 use baechi_core::request::Request;
 use baechi_core::rules::{Retention, Rules};
@@ -373,19 +374,18 @@ pub fn greedy_favorites<'py>(
 #[allow(clippy::needless_pass_by_value)]
 pub fn round_favorites<'py>(
     py: Python<'py>,
-    graph: &PyFlatGraph,
-    cluster: &PyFlatCluster,
-    rules: &str,
+    num_ops: usize,
+    parent: Column<'py, i32>,
+    child: Column<'py, i32>,
     values: Column<'py, f64>,
     threshold: f64,
+    rules: &str,
 ) -> PyResult<Out<'py, i32>> {
     let rules = rules_of(py, rules)?;
     let values = vector(&values)?;
-    let favorites = detached(py, |cancelled| {
-        let problem = Problem::new(&graph.graph, &cluster.cluster, Retention::Liveness, cancelled)?;
-        let pairs = favorites::pairs(&problem, rules);
-        favorites::round(graph.graph.num_ops, &pairs, &values, threshold, rules)
-    })?;
+    let (parent, child) = (unsigned(&parent)?, unsigned(&child)?);
+    let pairs = Pairs { parent, child, ..Pairs::default() };
+    let favorites = detached(py, |_| favorites::round(num_ops, &pairs, &values, threshold, rules))?;
     Ok(favorites.into_pyarray(py))
 }
 

@@ -6,6 +6,7 @@
 mod calls;
 mod columns;
 mod errors;
+mod relaxation;
 
 use pyo3::prelude::*;
 
@@ -18,6 +19,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::columns::{PyFlatCluster, PyFlatGraph, PySchedule};
+    #[pymodule_export]
+    use super::relaxation::{PyRelaxation, bounds};
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_init]

@@ -30,27 +30,51 @@ pub fn pairs(problem: &Problem, rules: Rules) -> Pairs {
     };
     let mut pairs =
         Pairs { compute_ns: (0..problem.num_ops()).map(fastest).collect(), ..Pairs::default() };
+    let transfer: Vec<Ns> = cheapest(problem);
+    // Where the pair of the current parent and each of its children is.
+    let mut pair_of = vec![0; graph.num_ops];
     for parent in 0..problem.num_ops() {
         for child in graph.children(parent) {
-            let tensors = graph.inputs(*child).iter().filter(|t| graph.producer(**t) == parent);
-            let times = tensors.map(|tensor| cheapest(problem, *tensor));
-            let transfer = match rules {
-                Rules::BaechiTf => times.sum(),
-                Rules::Physical | Rules::BaechiTorch => times.max().unwrap_or(0),
-            };
+            pair_of[*child as usize] = pairs.parent.len();
             pairs.parent.push(parent);
             pairs.child.push(*child);
-            pairs.transfer_ns.push(transfer);
+            pairs.transfer_ns.push(0);
+        }
+        for tensor in graph.outputs(parent) {
+            for child in graph.consumers(*tensor) {
+                let time = &mut pairs.transfer_ns[pair_of[*child as usize]];
+                match rules {
+                    Rules::BaechiTf => *time += transfer[*tensor as usize],
+                    Rules::Physical | Rules::BaechiTorch => {
+                        *time = transfer[*tensor as usize].max(*time);
+                    }
+                }
+            }
         }
     }
     pairs
 }
 
-fn cheapest(problem: &Problem, tensor: u32) -> Ns {
-    let links = problem.devices().flat_map(|source| {
-        problem.devices().filter(move |to| *to != source).map(move |to| (source, to))
-    });
-    links.map(|(source, to)| problem.transfer_ns(tensor, source, to)).min().unwrap_or(0)
+/// Time of each tensor over the cheapest link between two devices, 0 on one device.
+fn cheapest(problem: &Problem) -> Vec<Ns> {
+    let columns = &problem.cluster.columns;
+    let num_devices = problem.cluster.num_devices;
+    // Devices with the same link cost the same: one pair of each kind will do.
+    let mut links: Vec<(i64, i64, u32, u32)> = Vec::new();
+    for source in problem.devices() {
+        for to in problem.devices().filter(|to| *to != source) {
+            let at = source as usize * num_devices + to as usize;
+            links.push((columns.latency_ns[at], columns.bytes_per_s[at], source, to));
+        }
+    }
+    links.sort_unstable();
+    links.dedup_by_key(|link| (link.0, link.1));
+    let time = |tensor: u32| {
+        let times =
+            links.iter().map(|(_, _, source, to)| problem.transfer_ns(tensor, *source, *to));
+        times.min().unwrap_or(0)
+    };
+    (0..u32::try_from(problem.graph.num_tensors).expect("31 bits")).map(time).collect()
 }
 
 /// Favorites without a linear program: in topological order, each op becomes the favorite of the parent whose data
@@ -97,7 +121,7 @@ pub fn greedy(problem: &Problem, pairs: &Pairs) -> Vec<i32> {
 /// the parent's earlier one, and takes the child from an earlier parent.
 ///
 /// # Errors
-/// [`Error::Shape`] if there is not one value per pair.
+/// [`Error::Shape`] if there is not one value per pair, [`Error::Value`] if a pair names no op.
 pub fn round(
     num_ops: usize,
     pairs: &Pairs,
@@ -105,9 +129,14 @@ pub fn round(
     threshold: f64,
     rules: Rules,
 ) -> Result<Vec<i32>> {
-    if values.len() != pairs.parent.len() {
-        let (expected, found) = (pairs.parent.len(), values.len());
+    let expected = pairs.parent.len();
+    if let Some(found) = [values.len(), pairs.child.len()].into_iter().find(|n| *n != expected) {
         return Err(Error::Shape { what: "values of the linear program", expected, found });
+    }
+    for (what, ops) in [("parent", &pairs.parent), ("child", &pairs.child)] {
+        if let Some(index) = ops.iter().position(|op| *op as usize >= num_ops) {
+            return Err(Error::Value { what, index, value: i64::from(ops[index]) });
+        }
     }
     let is_favorite = |value: f64| match rules {
         Rules::Physical => value < threshold,

@@ -1,0 +1,205 @@
+//! Large blocks: solve only the edges that are nearly critical, extend the answer to the rest, repeat with what that left too long.
+//!
+//! The program of some of the edges is a relaxation, so its value is a lower bound; its shares, with what senders and receivers
+//! have left over, are shares for the block, so their longest path is an upper bound.
+
+use super::bounds::Proof;
+use super::certificate;
+use super::first_order::{self, Sweeps};
+use super::mend;
+use super::net::{NONE, Net, index};
+use super::tree::{Answer, Tree};
+
+/// Gap at which a block is solved, relative.
+const SOLVED: f64 = 1e-10;
+/// Distance from the guide's longest path within which an edge may be in the first core, relative.
+const FIRST_CORE: f64 = 1e-3;
+/// Mean flow of the guide above which it is.
+const FIRST_FLOW: f64 = 1e-6;
+/// Edges above this share of the gap may join the core.
+const JOINS: f64 = 0.6;
+/// By how much the core may grow in a round, relative; twice that after each round that did not raise the bound.
+const GROWTH: f64 = 0.1;
+const LEAST_GROWTH: usize = 200;
+const MOST_ROUNDS: u32 = 30;
+
+/// A large block between two rounds.
+#[derive(Debug)]
+pub struct Large {
+    /// The block in the tree it belongs to.
+    pub block: usize,
+    /// The core of this round, reduced and split; its pairs are edges of the block.
+    pub tree: Tree,
+    in_core: Vec<bool>,
+    guide: Vec<f64>,
+    y: Vec<f64>,
+    upper: f64,
+    lower: f64,
+    flow: Vec<f64>,
+    prices: Vec<f64>,
+    /// The value of the last core, and how many rounds in a row have not raised it.
+    value: f64,
+    num_stalled: u32,
+    pub num_rounds: u32,
+    /// Answers of a round that served again in the next.
+    pub num_reused: usize,
+    pub is_done: bool,
+}
+
+impl Large {
+    /// Guides by the first-order method, then takes the first core.
+    #[must_use]
+    pub fn start(block: usize, net: &Net, sweeps: u32, expired: &dyn Fn() -> bool) -> Self {
+        let guide = first_order::guide(net, Sweeps::of(sweeps), expired);
+        let prices = super::auction::prices(net, &guide.flow, expired);
+        let lower = certificate::lower(net, guide.flow.clone(), prices.clone());
+        let reach = guide.upper * (1.0 - FIRST_CORE);
+        let mut large = Self {
+            block,
+            tree: Tree::empty(),
+            in_core: vec![false; net.edges.len()],
+            guide: guide.y.clone(),
+            y: guide.y,
+            upper: guide.upper,
+            lower,
+            flow: guide.flow,
+            prices,
+            value: 0.0,
+            num_stalled: 0,
+            num_rounds: 0,
+            num_reused: 0,
+            is_done: false,
+        };
+        large.join_core(net, &large.y.clone(), reach, net.edges.len());
+        for (is_in, flow) in large.in_core.iter_mut().zip(&large.flow) {
+            *is_in &= *flow > FIRST_FLOW;
+        }
+        mend::tighten(net, large.upper, |_| true, &mut large.guide);
+        large.tree = Tree::grow(large.core(net), expired);
+        large
+    }
+
+    /// Takes the answers of a round: better bounds, and the next core unless the block is solved.
+    pub fn end_round(&mut self, net: &Net, expired: &dyn Fn() -> bool) {
+        let collected = self.tree.collect(net.edges.len());
+        let mut y = collected.y;
+        certificate::repair_shares(net, &mut y);
+        let value = collected.value;
+        let stars = net.stars();
+        mend::tighten(net, value, |at| self.in_core[at], &mut y);
+        for (at, share) in y.iter_mut().enumerate() {
+            if !self.in_core[at] {
+                *share = self.guide[at];
+            }
+        }
+        mend::limit(&stars, |at| !self.in_core[at], &mut y);
+        mend::spread(net, &stars, value, &mut y);
+        let upper = net.value(&y);
+        let flow = certificate::resolved(net, collected.flow);
+        let prices = certificate::prices_in_order(net, &collected.prices);
+        let lower = certificate::lower(net, flow.clone(), prices.clone());
+        if lower > self.lower {
+            (self.lower, self.flow, self.prices) = (lower, flow, prices);
+        }
+        let reach = value + JOINS * (upper - value).max(0.0);
+        self.num_rounds += 1;
+        let rose = value > self.value * (1.0 + SOLVED);
+        self.num_stalled = if rose { 0 } else { self.num_stalled + 1 };
+        self.value = value;
+        let is_late = self.num_rounds > MOST_ROUNDS / 2;
+        let most = self.growth();
+        let grew = upper - value > SOLVED * upper
+            && ((!is_late && self.join_core(net, &y, reach, most)) || self.join_all());
+        if upper < self.upper {
+            (self.upper, self.y) = (upper, y);
+        }
+        self.is_done = !grew || self.num_rounds >= MOST_ROUNDS || expired();
+        if !self.is_done {
+            let next_tree = Tree::grow(self.core(net), expired);
+            let before = std::mem::replace(&mut self.tree, next_tree);
+            self.num_reused += self.tree.reuse(before);
+        }
+    }
+
+    /// The best shares and the best proof so far.
+    #[must_use]
+    pub fn answer(&self, net: &Net) -> Answer {
+        let stars = net.stars();
+        let proof = Proof { value: self.lower, ..Proof::default() };
+        let mut answer = Answer { proof, ..Answer::default() };
+        let mut last = NONE;
+        for (at, edge) in net.edges.iter().enumerate() {
+            if self.flow[at] != 0.0 {
+                answer.proof.flow.push((edge.pair, self.flow[at]));
+            }
+            if edge.is_live() {
+                answer.y.push((edge.pair, self.y[at]));
+                if stars.sender[at] != last {
+                    last = stars.sender[at];
+                    answer.proof.prices.push((edge.sender, self.prices[last as usize]));
+                }
+            }
+        }
+        answer
+    }
+
+    /// How many edges may join the core in this round.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn growth(&self) -> usize {
+        let size = self.in_core.iter().filter(|is_in| **is_in).count();
+        let share = GROWTH * f64::from(1_u32 << self.num_stalled.min(8));
+        ((size as f64 * share) as usize).max(LEAST_GROWTH)
+    }
+
+    /// Puts edges on paths of at least that length into the core, the longest first; whether there were new ones.
+    fn join_core(&mut self, net: &Net, y: &[f64], reach: f64, most: usize) -> bool {
+        let length = |at: usize, edge: &super::net::Edge| edge.fixed + edge.cost * (1.0 - y[at]);
+        let (heads, tails) = (net.heads(length), net.tails(length));
+        let path = |at: usize| {
+            let edge = &net.edges[at];
+            heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
+        };
+        let joins = |at: &usize| !self.in_core[*at] && path(*at) >= reach;
+        let mut new: Vec<usize> = (0..net.edges.len()).filter(joins).collect();
+        if most < new.len() {
+            new.select_nth_unstable_by(most, |a, b| path(*b).total_cmp(&path(*a)).then(a.cmp(b)));
+            // Whole paths only: all edges as late as the last one taken.
+            let least = path(new[most]);
+            new = (0..net.edges.len())
+                .filter(|at| !self.in_core[*at] && path(*at) >= least)
+                .collect();
+        }
+        for at in &new {
+            self.in_core[*at] = true;
+        }
+        !new.is_empty()
+    }
+
+    /// Puts every edge into the core; whether one was missing.
+    fn join_all(&mut self) -> bool {
+        let any = self.in_core.contains(&false);
+        self.in_core.fill(true);
+        any
+    }
+
+    fn core(&self, net: &Net) -> Net {
+        let mut number = vec![NONE; net.num_nodes];
+        let chosen = || net.edges.iter().enumerate().filter(|(at, _)| self.in_core[*at]);
+        for (_, edge) in chosen() {
+            number[edge.tail as usize] = 0;
+            number[edge.head as usize] = 0;
+        }
+        let mut count = 0;
+        for slot in number.iter_mut().filter(|slot| **slot == 0) {
+            *slot = count;
+            count += 1;
+        }
+        let renamed = |(at, edge): (usize, &super::net::Edge)| super::net::Edge {
+            tail: number[edge.tail as usize],
+            head: number[edge.head as usize],
+            pair: index(at),
+            ..*edge
+        };
+        Net::new(count as usize, chosen().map(renamed).collect())
+    }
+}

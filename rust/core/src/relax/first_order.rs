@@ -1,0 +1,205 @@
+//! A guide to the optimum without a solver: soft longest paths and multiplicative shares.
+//!
+//! Each sweep sends a unit of flow from source to sink, at every node in proportion to `exp(rest of the path / tau)`, raises the share of
+//! edges by what they would spare under that flow, and scales senders and receivers back to 1. `tau` and the step fall
+//! geometrically. Ours; a mirror-descent method on the program's saddle point.
+
+use super::net::{NONE, Net, Stars};
+
+/// Where the sweeps ended.
+#[derive(Debug, Clone, Default)]
+pub struct Guide {
+    /// A share per edge, within the limits of senders and receivers.
+    pub y: Vec<f64>,
+    /// Longest path under the shares.
+    pub upper: f64,
+    /// The mean flow of the later sweeps, per edge.
+    pub flow: Vec<f64>,
+    pub num_sweeps: u32,
+}
+
+/// Number of sweeps, and how temperature and step go from first to last.
+#[derive(Debug, Clone, Copy)]
+pub struct Sweeps {
+    pub count: u32,
+    pub temperature: (f64, f64),
+    pub step: (f64, f64),
+}
+
+impl Sweeps {
+    /// The schedule that was measured.
+    #[must_use]
+    pub fn of(count: u32) -> Self {
+        Self { count, temperature: (0.3, 0.003), step: (0.3, 0.005) }
+    }
+}
+
+/// Runs the sweeps, or as many as there is time for. O(edges) each.
+#[must_use]
+pub fn guide(net: &Net, sweeps: Sweeps, expired: &dyn Fn() -> bool) -> Guide {
+    let stars = net.stars();
+    let mut y = even_shares(net, &stars);
+    let mut guide = Guide { upper: f64::INFINITY, ..Guide::default() };
+    let mut flow = vec![0.0; net.edges.len()];
+    let mut mean = vec![0.0; net.edges.len()];
+    let mut weight = 0.0;
+    let mut state = State::of(net, &stars);
+    let scale = mean_length(net);
+    for sweep in 0..sweeps.count {
+        let progress = f64::from(sweep) / f64::from(sweeps.count.max(2) - 1);
+        let between = |(first, last): (f64, f64)| first * (last / first).powf(progress);
+        let temperature = scale * between(sweeps.temperature);
+        let value = state.send(net, &y, temperature, &mut flow);
+        if value < guide.upper {
+            guide.upper = value;
+            guide.y.clone_from(&y);
+        }
+        if progress >= 0.5 {
+            weight += 1.0;
+            for (mean, flow) in mean.iter_mut().zip(&flow) {
+                *mean += flow;
+            }
+        }
+        state.raise(net, &stars, &flow, between(sweeps.step), &mut y);
+        guide.num_sweeps += 1;
+        if expired() {
+            break;
+        }
+    }
+    let last = net.value(&y);
+    if last < guide.upper {
+        (guide.upper, guide.y) = (last, y);
+    }
+    guide.flow = flow;
+    if weight > 0.0 {
+        guide.flow = mean.into_iter().map(|sum| sum / weight).collect();
+    }
+    guide
+}
+
+struct State {
+    /// Soft and hard longest path to the sink per node, what passes a node.
+    soft: Vec<f64>,
+    hard: Vec<f64>,
+    through: Vec<f64>,
+    sent: Vec<f64>,
+    received: Vec<f64>,
+}
+
+impl State {
+    fn of(net: &Net, stars: &Stars) -> Self {
+        Self {
+            soft: vec![0.0; net.num_nodes],
+            hard: vec![0.0; net.num_nodes],
+            through: vec![0.0; net.num_nodes],
+            sent: vec![0.0; stars.num_senders],
+            received: vec![0.0; stars.num_receivers],
+        }
+    }
+
+    /// The soft flow under the shares; returns the longest path.
+    fn send(&mut self, net: &Net, y: &[f64], temperature: f64, flow: &mut [f64]) -> f64 {
+        let per_temperature = 1.0 / temperature;
+        for node in (0..net.num_nodes - 1).rev() {
+            let out = net.out_of(node);
+            let (mut hard, mut soft) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
+            for at in out.clone() {
+                let edge = &net.edges[at];
+                let length = edge.fixed + edge.cost * (1.0 - y[at]);
+                let rest = length + self.soft[edge.head as usize];
+                flow[at] = rest;
+                soft = soft.max(rest);
+                hard = hard.max(length + self.hard[edge.head as usize]);
+            }
+            self.hard[node] = hard;
+            if out.len() == 1 {
+                flow[out.start] = 1.0;
+                self.soft[node] = soft;
+                continue;
+            }
+            let mut total = 0.0;
+            for share in &mut flow[out.clone()] {
+                let below = (*share - soft) * per_temperature;
+                *share = if below > -40.0 { below.exp() } else { 0.0 };
+                total += *share;
+            }
+            for share in &mut flow[out] {
+                *share /= total;
+            }
+            self.soft[node] = soft + temperature * total.ln();
+        }
+        self.through.fill(0.0);
+        self.through[0] = 1.0;
+        for (edge, flow) in net.edges.iter().zip(flow) {
+            *flow *= self.through[edge.tail as usize];
+            self.through[edge.head as usize] += *flow;
+        }
+        self.hard[0]
+    }
+
+    /// Raises the shares along the flow.
+    fn raise(&mut self, net: &Net, stars: &Stars, flow: &[f64], step: f64, y: &mut [f64]) {
+        self.sent.fill(0.0);
+        self.received.fill(0.0);
+        for (at, edge) in net.edges.iter().enumerate() {
+            let (from, to) = (stars.sender[at], stars.receiver[at]);
+            if from != NONE {
+                let worth = edge.cost * flow[at];
+                self.sent[from as usize] = self.sent[from as usize].max(worth);
+                self.received[to as usize] = self.received[to as usize].max(worth);
+            }
+        }
+        for (at, edge) in net.edges.iter().enumerate() {
+            let (from, to) = (stars.sender[at], stars.receiver[at]);
+            if from != NONE {
+                let worth = edge.cost * flow[at];
+                let most = self.sent[from as usize].max(self.received[to as usize]);
+                if worth > 1e-3 * most && most > 1e-100 {
+                    y[at] = y[at].max(1e-6) * (step * worth / most).exp();
+                }
+            }
+        }
+        for _ in 0..2 {
+            scale_back(&stars.sender, &mut self.sent, y);
+            scale_back(&stars.receiver, &mut self.received, y);
+        }
+    }
+}
+
+fn scale_back(star: &[u32], total: &mut [f64], y: &mut [f64]) {
+    total.fill(0.0);
+    for (star, share) in star.iter().zip(&*y) {
+        if *star != NONE {
+            total[*star as usize] += share;
+        }
+    }
+    for (star, share) in star.iter().zip(y) {
+        if *star != NONE && total[*star as usize] > 1.0 {
+            *share /= total[*star as usize];
+        }
+    }
+}
+
+fn even_shares(net: &Net, stars: &Stars) -> Vec<f64> {
+    let mut sent = vec![0.0_f64; stars.num_senders];
+    let mut received = vec![0.0_f64; stars.num_receivers];
+    for at in (0..net.edges.len()).filter(|at| stars.sender[*at] != NONE) {
+        sent[stars.sender[at] as usize] += 1.0;
+        received[stars.receiver[at] as usize] += 1.0;
+    }
+    let even = |at: usize| match stars.sender[at] {
+        NONE => 0.0,
+        from => 1.0 / sent[from as usize].max(received[stars.receiver[at] as usize]),
+    };
+    (0..net.edges.len()).map(even).collect()
+}
+
+/// Mean length of the edges that have any.
+fn mean_length(net: &Net) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for edge in net.edges.iter().filter(|edge| edge.longest() > 0.0) {
+        sum += edge.longest();
+        count += 1.0;
+    }
+    if count > 0.0 { sum / count } else { 1.0 }
+}
