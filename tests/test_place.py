@@ -76,8 +76,11 @@ def test_m_sct_decides_as_the_literal_oracle(
 ) -> None:
     case = data.draw(cases())
     chosen: Any = data.draw(favorites(case))
-    if isinstance(chosen, str):
-        chosen = relaxation.favorites(case.graph, case.cluster, chosen).tolist()
+    if chosen == "none":
+        chosen = [-1] * case.graph.num_ops
+    elif isinstance(chosen, str):
+        method: Any = chosen
+        chosen = relaxation.favorites(case.graph, case.cluster, method).child.tolist()
     assert_as_decided_by_the_oracle(case, algorithm, chosen, retention)
 
 

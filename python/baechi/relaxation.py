@@ -214,19 +214,20 @@ def relax(
     if deadline is not None and time_limit is not None:
         last_step = _LAST_STEP_S * (len(parent) + len(compute))
         deadline -= min(last_step, 0.5 * time_limit)
+    is_whole = len(compute) <= whole_ops
     relaxation = _core.Relaxation(
         parent,
         child,
         transfer,
         compute,
         whole_ops=whole_ops,
-        block_nodes=block_nodes,
+        block_nodes=len(compute) + 2 if is_whole else block_nodes,
         sweeps=_SWEEPS,
         seconds=seconds_left(deadline),
     )
     solve_pieces(relaxation, deadline)
     values, lower, upper, counters = relaxation.outcome()
-    if as_originals and time_limit is None and len(compute) <= whole_ops:
+    if as_originals and time_limit is None and is_whole:
         values = solve(parent, child, transfer, compute).values
         _, upper = _core.bounds(parent, child, transfer, compute, values)
     return Relaxed(values, lower, upper, counters)

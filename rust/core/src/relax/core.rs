@@ -7,7 +7,7 @@ use super::bounds::Proof;
 use super::certificate;
 use super::first_order::{self, Sweeps};
 use super::mend;
-use super::net::{NONE, Net, index};
+use super::net::{Edge, NONE, Net, index};
 use super::tree::{Answer, Tree};
 
 /// Gap at which a block is solved, relative.
@@ -17,11 +17,12 @@ const FIRST_CORE: f64 = 1e-3;
 /// Mean flow of the guide above which it is.
 const FIRST_FLOW: f64 = 1e-6;
 /// Edges above this share of the gap may join the core.
-const JOINS: f64 = 0.6;
-/// By how much the core may grow in a round, relative; twice that after each round that did not raise the bound.
+const JOINS: f64 = 0.3;
+/// By how much the core may grow in a round, relative; twice that after some rounds that did not raise the bound.
 const GROWTH: f64 = 0.1;
+const STALLED_ROUNDS: u32 = 6;
 const LEAST_GROWTH: usize = 200;
-const MOST_ROUNDS: u32 = 30;
+const MOST_ROUNDS: u32 = 120;
 
 /// A large block between two rounds.
 #[derive(Debug)]
@@ -70,9 +71,11 @@ impl Large {
             num_reused: 0,
             is_done: false,
         };
-        large.join_core(net, &large.y.clone(), reach, net.edges.len());
-        for (is_in, flow) in large.in_core.iter_mut().zip(&large.flow) {
-            *is_in &= *flow > FIRST_FLOW;
+        let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - large.y[at]);
+        let (heads, tails) = (net.heads(length), net.tails(length));
+        for (at, edge) in net.edges.iter().enumerate() {
+            let path = heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize];
+            large.in_core[at] = path >= reach && large.flow[at] > FIRST_FLOW;
         }
         mend::tighten(net, large.upper, |_| true, &mut large.guide);
         large.tree = Tree::grow(large.core(net), expired);
@@ -101,15 +104,13 @@ impl Large {
         if lower > self.lower {
             (self.lower, self.flow, self.prices) = (lower, flow, prices);
         }
-        let reach = value + JOINS * (upper - value).max(0.0);
         self.num_rounds += 1;
         let rose = value > self.value * (1.0 + SOLVED);
         self.num_stalled = if rose { 0 } else { self.num_stalled + 1 };
         self.value = value;
         let is_late = self.num_rounds > MOST_ROUNDS / 2;
-        let most = self.growth();
         let grew = upper - value > SOLVED * upper
-            && ((!is_late && self.join_core(net, &y, reach, most)) || self.join_all());
+            && ((!is_late && self.join_late(net, &y, value)) || self.join_all());
         if upper < self.upper {
             (self.upper, self.y) = (upper, y);
         }
@@ -147,32 +148,75 @@ impl Large {
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn growth(&self) -> usize {
         let size = self.in_core.iter().filter(|is_in| **is_in).count();
-        let share = GROWTH * f64::from(1_u32 << self.num_stalled.min(8));
+        let share = GROWTH * f64::from(1_u32 << (self.num_stalled / STALLED_ROUNDS).min(8));
         ((size as f64 * share) as usize).max(LEAST_GROWTH)
     }
 
-    /// Puts edges on paths of at least that length into the core, the longest first; whether there were new ones.
-    fn join_core(&mut self, net: &Net, y: &[f64], reach: f64, most: usize) -> bool {
-        let length = |at: usize, edge: &super::net::Edge| edge.fixed + edge.cost * (1.0 - y[at]);
-        let (heads, tails) = (net.heads(length), net.tails(length));
-        let path = |at: usize| {
-            let edge = &net.edges[at];
+    /// Puts edges into the core that are on paths beyond `value`, the longest first; whether there were new ones.
+    ///
+    /// A path that leaves the core once says where the core lacks an edge. A path that leaves it at several
+    /// places counts only if there is none of the former.
+    fn join_late(&mut self, net: &Net, y: &[f64], value: f64) -> bool {
+        let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - y[at]);
+        let (heads, tails) = self.ears(net, y);
+        let ear = |at: usize, edge: &Edge| {
             heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
         };
-        let joins = |at: &usize| !self.in_core[*at] && path(*at) >= reach;
-        let mut new: Vec<usize> = (0..net.edges.len()).filter(joins).collect();
-        if most < new.len() {
-            new.select_nth_unstable_by(most, |a, b| path(*b).total_cmp(&path(*a)).then(a.cmp(b)));
-            // Whole paths only: all edges as late as the last one taken.
-            let least = path(new[most]);
-            new = (0..net.edges.len())
-                .filter(|at| !self.in_core[*at] && path(*at) >= least)
-                .collect();
+        if self.join(net, value, ear) {
+            return true;
         }
+        let (heads, tails) = (net.heads(length), net.tails(length));
+        let path = |at: usize, edge: &Edge| {
+            heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
+        };
+        self.join(net, value, path)
+    }
+
+    /// Puts the longest of the paths beyond `value` into the core, as many edges as it may grow by.
+    fn join(&mut self, net: &Net, value: f64, path: impl Fn(usize, &Edge) -> f64) -> bool {
+        let edges = || net.edges.iter().enumerate().filter(|(at, _)| !self.in_core[*at]);
+        let longest = edges().map(|(at, edge)| path(at, edge)).fold(value, f64::max);
+        if longest <= value * (1.0 + SOLVED) {
+            return false;
+        }
+        let mut least = value + JOINS * (longest - value);
+        let mut late: Vec<f64> =
+            edges().map(|(at, edge)| path(at, edge)).filter(|path| *path >= least).collect();
+        let most = self.growth();
+        if most < late.len() {
+            late.select_nth_unstable_by(most, |a, b| b.total_cmp(a));
+            least = late[most];
+        }
+        let new: Vec<usize> =
+            edges().filter(|(at, edge)| path(*at, edge) >= least).map(|(at, _)| at).collect();
         for at in &new {
             self.in_core[*at] = true;
         }
         !new.is_empty()
+    }
+
+    /// Longest paths to and from every node that enter or leave it by the core if it is in the core, else past it.
+    fn ears(&self, net: &Net, y: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - y[at]);
+        let core = |at: usize, edge: &Edge| {
+            if self.in_core[at] { length(at, edge) } else { f64::NEG_INFINITY }
+        };
+        let (mut heads, mut tails) = (net.heads(core), net.tails(core));
+        let reached: Vec<bool> = heads.iter().map(|head| head.is_finite()).collect();
+        for (at, edge) in net.edges.iter().enumerate().filter(|(at, _)| !self.in_core[*at]) {
+            let node = edge.head as usize;
+            if !reached[node] {
+                heads[node] = heads[node].max(heads[edge.tail as usize] + length(at, edge));
+            }
+        }
+        let leaves: Vec<bool> = tails.iter().map(|tail| tail.is_finite()).collect();
+        for (at, edge) in net.edges.iter().enumerate().rev().filter(|(at, _)| !self.in_core[*at]) {
+            let node = edge.tail as usize;
+            if !leaves[node] {
+                tails[node] = tails[node].max(tails[edge.head as usize] + length(at, edge));
+            }
+        }
+        (heads, tails)
     }
 
     /// Puts every edge into the core; whether one was missing.
@@ -194,7 +238,7 @@ impl Large {
             *slot = count;
             count += 1;
         }
-        let renamed = |(at, edge): (usize, &super::net::Edge)| super::net::Edge {
+        let renamed = |(at, edge): (usize, &Edge)| Edge {
             tail: number[edge.tail as usize],
             head: number[edge.head as usize],
             pair: index(at),
