@@ -124,7 +124,7 @@ def _cluster(graph: Graph, cluster: Cluster | Any) -> Cluster:
         return as_cluster(cluster)
     if graph.default_cluster is None:
         raise InputError("no cluster was given", hint='pass one, such as "4x8GiB"')
-    return graph.default_cluster
+    return as_cluster(graph.default_cluster)
 
 
 class _Placer:

@@ -4,11 +4,12 @@
 //! inputs as if sent in parallel, outputs are freed when their last consumer starts, and received copies
 //! are free (TensorFlow) or charged per edge (PyTorch).
 
+use crate::error::{Error, Result};
 use crate::list::{Effects, Room, Timeline};
 use crate::lists::Lists;
 use crate::problem::Problem;
 use crate::schedule::{Decision, Executor, Schedule, Transfer};
-use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
+use crate::{Bytes, DeviceId, Ns, OpId, TensorId, UNLIMITED};
 
 const NOWHERE: DeviceId = DeviceId::MAX;
 const CONTROL: u8 = 6;
@@ -36,6 +37,32 @@ impl OpBytes {
         let scratch = graph.columns.scratch_bytes.clone();
         let peak = held.iter().zip(&scratch).map(|(held, scratch)| held + scratch).collect();
         Self { held, persistent, scratch, peak }
+    }
+}
+
+impl OpBytes {
+    /// Checks what came from outside: nothing negative, and sums far from 64 bits.
+    ///
+    /// # Errors
+    /// [`Error::Value`] or [`Error::Overflow`].
+    pub fn check(&self) -> Result<()> {
+        let columns = [
+            ("held bytes of ops", &self.held),
+            ("persistent bytes of ops", &self.persistent),
+            ("scratch bytes of ops", &self.scratch),
+            ("peak bytes of ops", &self.peak),
+        ];
+        for (what, column) in columns {
+            if let Some(index) = column.iter().position(|bytes| *bytes < 0) {
+                return Err(Error::Value { what, index, value: column[index] });
+            }
+            if column.iter().map(|bytes| i128::from(*bytes)).sum::<i128>()
+                >= i128::from(UNLIMITED / 4)
+            {
+                return Err(Error::Overflow { what });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -92,6 +119,8 @@ struct Groups {
     left: Vec<Bytes>,
     unstarted: Vec<usize>,
     reserve: bool,
+    /// Whether each device may run all of each of the graph's groups; ops that are a group of their own follow those.
+    allowed: Vec<bool>,
 }
 
 impl Groups {
@@ -119,7 +148,16 @@ impl Groups {
             let rest = most(ops, &bytes.scratch) + most(ops, &bytes.held);
             persistent + if reserve { rest } else { 0 }
         };
+        let lists = problem.graph.members();
+        let first = |group| lists.of(group).first().copied();
+        let groups = (0..u32::try_from(lists.len()).expect("at most one per op")).map(first);
+        let groups: Vec<Option<OpId>> = if colocation { groups.collect() } else { Vec::new() };
+        let may_run = |first: &Option<OpId>, device| {
+            first.is_none_or(|first| problem.group_may_run(first, device))
+        };
+        let row = |first| problem.devices().map(move |device| may_run(first, device));
         Self {
+            allowed: groups.iter().flat_map(row).collect(),
             of,
             need: members.iter().map(need).collect(),
             left: vec![0; members.len()],
@@ -301,7 +339,7 @@ impl<'p> TensorFlow<'p> {
         op: OpId,
         device: DeviceId,
         effects: &mut Effects,
-    ) -> Result<(), &'static str> {
+    ) -> std::result::Result<(), &'static str> {
         let Some(group) = self.groups.of[op as usize] else {
             self.device[op as usize] = device;
             return Ok(());
@@ -368,8 +406,9 @@ impl Timeline for TensorFlow<'_> {
         if self.device[op as usize] == NOWHERE
             && let Some(group) = self.groups.of[op as usize]
         {
-            let may_run = |member: &OpId| self.problem.may_run(*member, device);
-            if !self.groups.members[group as usize].iter().all(may_run) {
+            let at = group as usize * self.problem.cluster.num_devices + device as usize;
+            let allowed = self.groups.allowed.get(at).copied();
+            if !allowed.unwrap_or_else(|| self.problem.may_run(op, device)) {
                 return Room::Never;
             }
             let needed = self.groups.need[group as usize];
@@ -416,7 +455,7 @@ impl Timeline for TensorFlow<'_> {
         device: DeviceId,
         now: Ns,
         effects: &mut Effects,
-    ) -> Result<Ns, &'static str> {
+    ) -> std::result::Result<Ns, &'static str> {
         let ready = self.receive(op, device);
         self.enter_group(op, device, effects)?;
         self.allocate(op, device, self.bytes.held[op as usize]);
@@ -600,7 +639,7 @@ impl Timeline for PyTorch<'_> {
         device: DeviceId,
         now: Ns,
         _effects: &mut Effects,
-    ) -> Result<Ns, &'static str> {
+    ) -> std::result::Result<Ns, &'static str> {
         let ready = self.arrival(op, device);
         self.charge(op, device);
         let at = device as usize;

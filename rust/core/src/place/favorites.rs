@@ -30,27 +30,26 @@ pub fn pairs(problem: &Problem, rules: Rules) -> Pairs {
     };
     let mut pairs =
         Pairs { compute_ns: (0..problem.num_ops()).map(fastest).collect(), ..Pairs::default() };
+    // Time to each child of the parent that is looked at; tensors are walked once, not once per child.
+    let mut time: Vec<Ns> = vec![0; graph.num_ops];
     for parent in 0..problem.num_ops() {
+        for tensor in graph.outputs(parent) {
+            let cheapest = problem.cheapest_transfer_ns(*tensor);
+            for child in graph.consumers(*tensor) {
+                let known = &mut time[*child as usize];
+                *known = match rules {
+                    Rules::BaechiTf => *known + cheapest,
+                    Rules::Physical | Rules::BaechiTorch => cheapest.max(*known),
+                };
+            }
+        }
         for child in graph.children(parent) {
-            let tensors = graph.inputs(*child).iter().filter(|t| graph.producer(**t) == parent);
-            let times = tensors.map(|tensor| cheapest(problem, *tensor));
-            let transfer = match rules {
-                Rules::BaechiTf => times.sum(),
-                Rules::Physical | Rules::BaechiTorch => times.max().unwrap_or(0),
-            };
             pairs.parent.push(parent);
             pairs.child.push(*child);
-            pairs.transfer_ns.push(transfer);
+            pairs.transfer_ns.push(std::mem::take(&mut time[*child as usize]));
         }
     }
     pairs
-}
-
-fn cheapest(problem: &Problem, tensor: u32) -> Ns {
-    let links = problem.devices().flat_map(|source| {
-        problem.devices().filter(move |to| *to != source).map(move |to| (source, to))
-    });
-    links.map(|(source, to)| problem.transfer_ns(tensor, source, to)).min().unwrap_or(0)
 }
 
 /// Favorites without a linear program: in topological order, each op becomes the favorite of the parent whose data
