@@ -44,11 +44,21 @@ MAY_PRINT = {"__main__", "cli"}
 LONGEST = {".py": 300, ".rs": 400}
 # Files above the cap, each with the reason why it is not split.
 MAY_BE_LONGER: dict[str, tuple[int, str]] = {
-    "rust/core/src/list.rs": (650, "one loop: its queues and m-SCT's waiting share all its state"),
-    "rust/core/src/original.rs": (680, "the originals side by side, to see where they differ"),
+    "rust/core/src/list/mod.rs": (
+        570,
+        "one loop that shares all its state, and what it asks of rules",
+    ),
+    "rust/core/src/group.rs": (
+        440,
+        "co-placement, fusion and their inverse look-ups belong together",
+    ),
+    "rust/core/src/original/tensor_flow.rs": (
+        430,
+        "one book of memory, to be read beside its rules",
+    ),
     "rust/core/src/place/contiguous.rs": (480, "one dynamic program with its estimates of memory"),
-    "rust/core/src/timeline.rs": (450, "scores and commits must agree line by line"),
-    "rust/py/src/calls.rs": (450, "the border in one place: one short function per call"),
+    "rust/core/src/timeline/mod.rs": (450, "scores and commits must agree line by line"),
+    "rust/py/src/calls.rs": (520, "the border in one place: one short function per call"),
     "tests/support/baseline_tf_loop.py": (
         340,
         "the original's loop as one piece, to be read whole",

@@ -6,7 +6,8 @@ Importing this package loads nothing but this file; names resolve on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # type checkers know the name; importing typing would take most of the time
 
 if TYPE_CHECKING:
     from baechi._core import __version__
@@ -89,7 +90,7 @@ __all__ = [  # noqa: RUF022 - the version last
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'baechi' has no attribute {name!r}")

@@ -9,6 +9,7 @@ __all__ = [
     "FlatCluster",
     "FlatGraph",
     "Schedule",
+    "__version__",
     "coplace",
     "fuse",
     "greedy_favorites",

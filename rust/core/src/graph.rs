@@ -6,6 +6,8 @@ use crate::{Bytes, Ns, OpId, TensorId};
 
 /// Role of an op in a training step.
 pub const FORWARD: u8 = 0;
+/// Class of the tensor of an op's control edges.
+pub const CONTROL: u8 = 6;
 
 /// Columns a graph is made of; lengths and values are checked by [`Graph::new`].
 #[derive(Debug, Clone, Default)]

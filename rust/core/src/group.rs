@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::graph::{Columns, FORWARD, Graph};
+use crate::graph::{CONTROL, Columns, FORWARD, Graph};
 use crate::rules::Retention;
 use crate::{Bytes, Ns, OpId};
 
@@ -265,15 +265,24 @@ fn keep_tensors(
     let old = &graph.columns;
     let mut number = vec![-1; graph.num_tensors];
     let mut tensor_of = Vec::new();
+    // An op has one control tensor: those of the members become one.
+    let mut control_of: Vec<Option<i32>> = vec![None; columns.persistent_bytes.len()];
     for tensor in 0..index(graph.num_tensors) {
         let producer = graph.producer(tensor) as usize;
         let home = node_of[producer];
+        let is_control = old.tensor_class[tensor as usize] == CONTROL;
+        if let (true, Some(known)) = (is_control, control_of[home as usize]) {
+            number[tensor as usize] = known;
+            continue;
+        }
         let kept = retention == Retention::Training && old.role[producer] == FORWARD;
         let consumers = graph.consumers(tensor);
         let leaves = consumers.iter().any(|op| node_of[*op as usize] != home);
         if leaves || kept || consumers.is_empty() {
             let at = tensor as usize;
             number[at] = i32::try_from(tensor_of.len()).expect("31 bits");
+            control_of[home as usize] =
+                control_of[home as usize].or(is_control.then_some(number[at]));
             tensor_of.push(tensor);
             columns.tensor_producer.push(i32::try_from(home).expect("31 bits"));
             columns.tensor_bytes.push(old.tensor_bytes[at]);
@@ -375,6 +384,15 @@ mod tests {
         let num_ops = usize::try_from(width + 2).unwrap();
         let (_, new) = fused(&vec![1; num_ops], &edges, &vec![0; num_ops]);
         assert_eq!(new.num_ops, 1);
+    }
+
+    #[test]
+    fn control_tensors_of_fused_ops_become_one() {
+        let mut old = columns(&[1; 4], &[(0, 1, 0), (0, 2, 0), (1, 2, 0), (1, 3, 0)]);
+        old.tensor_class = vec![4, CONTROL, CONTROL, CONTROL];
+        let fusion = fuse(&Graph::new(old).unwrap(), &[0, 0, -1, -1], Retention::Liveness);
+        assert_eq!(fusion.columns.tensor_producer, [0]);
+        assert_eq!(fusion.columns.edge_consumer, [1, 2]);
     }
 
     #[test]

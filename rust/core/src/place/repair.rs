@@ -19,7 +19,7 @@ use crate::{Bytes, DeviceId, OpId};
 
 const NONE: u32 = u32::MAX;
 /// Ops looked at in all evaluations of one repair.
-const MOST_WORK: u64 = 60_000_000;
+const MOST_WORK: u64 = 20_000_000;
 const RESTARTS: u64 = 24;
 
 /// The schedule of a decision, or of its repair where the placer ran out of memory.
@@ -63,6 +63,9 @@ fn best_order(problem: &Problem, decision: &Decision) -> Result<Schedule> {
 /// A feasible decision near `placed` (what the greedy placer had decided), if one is found.
 pub(crate) fn repair(problem: &Problem, placed: &[(OpId, DeviceId)]) -> Option<Decision> {
     let units = Units::of_groups(problem);
+    if !units.may_fit(problem) {
+        return None;
+    }
     let mut search = Search::new(problem, &units);
     for attempt in 0..RESTARTS {
         search.begin(attempt, placed);

@@ -70,6 +70,21 @@ impl Units {
         self.bytes[unit as usize]
     }
 
+    /// Whether every unit fits some device by itself, and all persistent bytes fit all devices together.
+    pub(crate) fn may_fit(&self, problem: &Problem) -> bool {
+        let graph = problem.graph;
+        let caps = &problem.cluster.cap_bytes;
+        let running = |op: &OpId| graph.output_bytes[*op as usize] + problem.scratch_bytes(*op);
+        let fits_alone = |unit: u32| {
+            let largest = self.members(unit).iter().map(running).max().unwrap_or(0);
+            let needed = self.persistent(unit) + largest;
+            let mut homes = problem.devices().filter(|at| self.may_run(problem, unit, *at));
+            homes.any(|at| needed <= caps[at as usize])
+        };
+        let total: i128 = self.persistent.iter().map(|bytes| i128::from(*bytes)).sum();
+        total <= caps.iter().map(|cap| i128::from(*cap)).sum() && self.all().all(fits_alone)
+    }
+
     pub(crate) fn may_run(&self, problem: &Problem, unit: u32, device: DeviceId) -> bool {
         self.members(unit).iter().all(|op| problem.may_run(*op, device))
     }

@@ -1,70 +1,11 @@
-//! The timelines of the two original placers, to the letter (docs/original-rules.md).
-//!
-//! They are kept as they were, faults included, so that results can be compared: the dry run scores several remote
-//! inputs as if sent in parallel, outputs are freed when their last consumer starts, and received copies
-//! are free (TensorFlow) or charged per edge (PyTorch).
+//! The TensorFlow original's devices: queues, caches, and the book of memory with groups and reserves.
 
-use crate::error::{Error, Result};
+use super::{NOWHERE, OpBytes, finished, is_order_only};
 use crate::list::{Effects, Room, Timeline};
 use crate::lists::Lists;
 use crate::problem::Problem;
-use crate::schedule::{Decision, Executor, Schedule, Transfer};
-use crate::{Bytes, DeviceId, Ns, OpId, TensorId, UNLIMITED};
-
-const NOWHERE: DeviceId = DeviceId::MAX;
-const CONTROL: u8 = 6;
-
-/// Bytes of each op as the originals count them.
-#[derive(Debug, Clone)]
-pub struct OpBytes {
-    /// What an op holds while it runs and until its consumers ran (TensorFlow), or for good (PyTorch: permanent).
-    pub held: Vec<Bytes>,
-    /// Part of `held` that is never freed.
-    pub persistent: Vec<Bytes>,
-    pub scratch: Vec<Bytes>,
-    /// The PyTorch placer's test at placement.
-    pub peak: Vec<Bytes>,
-}
-
-impl OpBytes {
-    /// From the graph's columns: an op holds its persistent bytes and its outputs.
-    #[must_use]
-    pub fn of(problem: &Problem) -> Self {
-        let graph = problem.graph;
-        let persistent = graph.columns.persistent_bytes.clone();
-        let outputs = persistent.iter().zip(&graph.output_bytes);
-        let held: Vec<Bytes> = outputs.map(|(persistent, outputs)| persistent + outputs).collect();
-        let scratch = graph.columns.scratch_bytes.clone();
-        let peak = held.iter().zip(&scratch).map(|(held, scratch)| held + scratch).collect();
-        Self { held, persistent, scratch, peak }
-    }
-}
-
-impl OpBytes {
-    /// Checks what came from outside: nothing negative, and sums far from 64 bits.
-    ///
-    /// # Errors
-    /// [`Error::Value`] or [`Error::Overflow`].
-    pub fn check(&self) -> Result<()> {
-        let columns = [
-            ("held bytes of ops", &self.held),
-            ("persistent bytes of ops", &self.persistent),
-            ("scratch bytes of ops", &self.scratch),
-            ("peak bytes of ops", &self.peak),
-        ];
-        for (what, column) in columns {
-            if let Some(index) = column.iter().position(|bytes| *bytes < 0) {
-                return Err(Error::Value { what, index, value: column[index] });
-            }
-            if column.iter().map(|bytes| i128::from(*bytes)).sum::<i128>()
-                >= i128::from(UNLIMITED / 4)
-            {
-                return Err(Error::Overflow { what });
-            }
-        }
-        Ok(())
-    }
-}
+use crate::schedule::{Decision, Schedule, Transfer};
+use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
 
 /// The tensors between each op and each of its parents, in the order of the originals' in-edges.
 struct Parents {
@@ -339,7 +280,7 @@ impl<'p> TensorFlow<'p> {
         op: OpId,
         device: DeviceId,
         effects: &mut Effects,
-    ) -> std::result::Result<(), &'static str> {
+    ) -> Result<(), &'static str> {
         let Some(group) = self.groups.of[op as usize] else {
             self.device[op as usize] = device;
             return Ok(());
@@ -455,7 +396,7 @@ impl Timeline for TensorFlow<'_> {
         device: DeviceId,
         now: Ns,
         effects: &mut Effects,
-    ) -> std::result::Result<Ns, &'static str> {
+    ) -> Result<Ns, &'static str> {
         let ready = self.receive(op, device);
         self.enter_group(op, device, effects)?;
         self.allocate(op, device, self.bytes.held[op as usize]);
@@ -490,227 +431,4 @@ impl Timeline for TensorFlow<'_> {
     }
 
     fn finish(&mut self, _op: OpId, _device: DeviceId, _effects: &mut Effects) {}
-}
-
-/// The PyTorch original: unlimited channels, every edge its own copy, nothing ever freed.
-pub struct PyTorch<'p> {
-    problem: &'p Problem<'p>,
-    bytes: OpBytes,
-    limit: Vec<Bytes>,
-    used: Vec<Bytes>,
-    peak: Vec<Bytes>,
-    peak_op: Vec<OpId>,
-    free_at: Vec<Ns>,
-    device: Vec<DeviceId>,
-    end: Vec<Ns>,
-    start: Vec<Ns>,
-    transfers: Vec<Transfer>,
-}
-
-impl<'p> PyTorch<'p> {
-    /// Idle devices with these limits. In `bytes`, `persistent` are the parameters with their gradients.
-    #[must_use]
-    pub fn new(problem: &'p Problem<'p>, bytes: OpBytes, limit: Vec<Bytes>) -> Self {
-        let num_ops = problem.graph.num_ops;
-        let num_devices = problem.cluster.num_devices;
-        Self {
-            problem,
-            bytes,
-            limit,
-            used: vec![0; num_devices],
-            peak: vec![0; num_devices],
-            peak_op: vec![OpId::MAX; num_devices],
-            free_at: vec![0; num_devices],
-            device: vec![NOWHERE; num_ops],
-            end: vec![0; num_ops],
-            start: vec![0; num_ops],
-            transfers: Vec::new(),
-        }
-    }
-
-    /// The schedule of what was committed in this launch order.
-    #[must_use]
-    pub fn into_schedule(self, decision: &Decision) -> Schedule {
-        finished(
-            self.problem,
-            decision,
-            self.start,
-            self.end,
-            self.transfers,
-            self.peak,
-            self.peak_op,
-        )
-    }
-
-    /// Peak of each device in the placer's own book.
-    #[must_use]
-    pub fn peaks(&self) -> &[Bytes] {
-        &self.peak
-    }
-
-    /// Charges an op as m-TOPO does: without clocks and without the receive test.
-    pub fn charge(&mut self, op: OpId, device: DeviceId) {
-        let at = device as usize;
-        let before = self.used[at];
-        let held = self.bytes.held[op as usize];
-        self.used[at] += held + self.remote_bytes(op, device);
-        let running = before + held + self.bytes.scratch[op as usize];
-        let peak = running.max(self.used[at]);
-        if peak > self.peak[at] {
-            self.peak[at] = peak;
-            self.peak_op[at] = op;
-        }
-        self.device[op as usize] = device;
-    }
-
-    /// Bytes in use on a device.
-    #[must_use]
-    pub fn used(&self, device: DeviceId) -> Bytes {
-        self.used[device as usize]
-    }
-
-    fn remote_inputs(&self, op: OpId, device: DeviceId) -> impl Iterator<Item = TensorId> {
-        let inputs = self.problem.graph.inputs(op).iter().copied();
-        inputs.filter(move |tensor| {
-            self.device[self.problem.graph.producer(*tensor) as usize] != device
-        })
-    }
-
-    fn remote_bytes(&self, op: OpId, device: DeviceId) -> Bytes {
-        self.remote_inputs(op, device).map(|tensor| self.problem.tensor_bytes(tensor)).sum()
-    }
-}
-
-impl Timeline for PyTorch<'_> {
-    fn free_at(&self, device: DeviceId) -> Ns {
-        self.free_at[device as usize]
-    }
-
-    fn bound_to(&self, op: OpId) -> Option<DeviceId> {
-        let device = self.device[op as usize];
-        (device != NOWHERE).then_some(device)
-    }
-
-    fn arrival(&mut self, op: OpId, device: DeviceId) -> Ns {
-        let mut ready = 0;
-        for tensor in self.problem.graph.inputs(op).iter().copied() {
-            let producer = self.problem.graph.producer(tensor) as usize;
-            let source = self.device[producer];
-            let transfer =
-                if source == device { 0 } else { self.problem.transfer_ns(tensor, source, device) };
-            ready = ready.max(self.end[producer] + transfer);
-        }
-        ready
-    }
-
-    fn room(&self, op: OpId, device: DeviceId) -> Room {
-        let at = device as usize;
-        let remote = self.remote_bytes(op, device);
-        let tests = [
-            (remote + self.bytes.peak[op as usize], self.limit[at] - self.used[at]),
-            (remote + self.bytes.persistent[op as usize], self.limit[at] - self.peak[at]),
-        ];
-        match tests.into_iter().find(|(needed, free)| needed > free) {
-            Some((needed, free)) => Room::Full { needed, free },
-            None => Room::Fits,
-        }
-    }
-
-    fn free_bytes(&self, device: DeviceId) -> Bytes {
-        self.limit[device as usize] - self.used[device as usize]
-    }
-
-    fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
-        let tensors = self.problem.graph.inputs(op).iter().copied();
-        let sent = tensors.filter(|tensor| {
-            self.problem.graph.producer(*tensor) == producer
-                && !is_order_only(self.problem, *tensor)
-        });
-        sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
-    }
-
-    fn urgent(&self, _op: OpId) -> Ns {
-        0
-    }
-
-    fn commit(
-        &mut self,
-        op: OpId,
-        device: DeviceId,
-        now: Ns,
-        _effects: &mut Effects,
-    ) -> std::result::Result<Ns, &'static str> {
-        let ready = self.arrival(op, device);
-        self.charge(op, device);
-        let at = device as usize;
-        let remote: Vec<TensorId> = self.remote_inputs(op, device).collect();
-        for tensor in remote {
-            let bytes = self.problem.tensor_bytes(tensor);
-            if bytes > self.limit[at] - self.used[at] {
-                return Err("not enough memory to receive a tensor");
-            }
-            let producer = self.problem.graph.producer(tensor) as usize;
-            let source = self.device[producer];
-            let start = self.end[producer];
-            let end = start + self.problem.transfer_ns(tensor, source, device);
-            let destination = device;
-            let transfer =
-                Transfer { tensor, source, destination, start, end, consumer: op, wait: None };
-            self.transfers.push(transfer);
-        }
-        let start = ready.max(self.free_at[at]).max(now);
-        let end = start + self.problem.compute_ns(op, device);
-        self.start[op as usize] = start;
-        self.end[op as usize] = end;
-        self.free_at[at] = end;
-        Ok(end)
-    }
-
-    fn finish(&mut self, _op: OpId, _device: DeviceId, _effects: &mut Effects) {}
-}
-
-/// Whether a tensor only orders its ends: an edge of the original graph without tensors.
-pub(crate) fn is_order_only(problem: &Problem, tensor: TensorId) -> bool {
-    let columns = &problem.graph.columns;
-    columns.tensor_class[tensor as usize] == CONTROL
-        && columns.tensor_transfer_ns[tensor as usize] == 0
-}
-
-/// The schedule of a finished run of an original's timeline.
-pub(crate) fn finished(
-    problem: &Problem,
-    decision: &Decision,
-    start: Vec<Ns>,
-    end: Vec<Ns>,
-    transfers: Vec<Transfer>,
-    peak: Vec<Bytes>,
-    peak_op: Vec<OpId>,
-) -> Schedule {
-    let mut order = vec![0; start.len()];
-    for (rank, op) in (0_u32..).zip(&decision.launch) {
-        order[*op as usize] = rank;
-    }
-    let mut not_before = vec![0; if decision.not_before.is_empty() { 0 } else { start.len() }];
-    for (op, time) in decision.launch.iter().zip(&decision.not_before) {
-        not_before[*op as usize] = *time;
-    }
-    let mut busy = vec![0; problem.cluster.num_devices];
-    for op in 0..start.len() {
-        busy[decision.device[op] as usize] += end[op] - start[op];
-    }
-    Schedule {
-        executor: Executor::Launch,
-        repaired: false,
-        device: decision.device.clone(),
-        order,
-        makespan: end.iter().copied().max().unwrap_or(0),
-        wait: vec![None; start.len()],
-        not_before,
-        start,
-        end,
-        transfers,
-        busy,
-        peak,
-        peak_op,
-    }
 }
