@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from refusals import Refusal, table
+from refused_clusters import REFUSED_CLUSTERS
 from refused_graphs import REFUSED_GRAPHS
 
-REFUSED = table(REFUSED_GRAPHS)
+REFUSED = table(REFUSED_GRAPHS, REFUSED_CLUSTERS)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=[row.name for row in REFUSED])

@@ -6,12 +6,12 @@ import contextlib
 import decimal
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 from baechi.errors import CycleError, InputError
 
-__all__ = ["array", "integer", "naming", "object_with", "read", "text"]
+__all__ = ["array", "integer", "naming", "object_with", "parse", "read", "text"]
 
 LARGEST = 2**62
 """Quantities in files stay below this."""
@@ -29,18 +29,33 @@ def read(path: str | os.PathLike[str]) -> Any:
     with open(file, "rb") as stream:
         data = stream.read()
     try:
-        return json.loads(
-            data.decode("utf-8-sig"),
-            object_pairs_hook=_object,
-            parse_float=_decimal,
-            parse_constant=_constant,
-        )
-    except RecursionError:
-        raise InputError(f"{file}: nested too deeply") from None
+        return parse(data.decode("utf-8-sig"), _decimal)
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not JSON in UTF-8: {error}") from None
     except ValueError as error:
         raise InputError(f"{file}: {error}") from None
+
+
+def parse(content: str, parse_float: Callable[[str], Any] = float) -> Any:
+    """The document in a text.
+
+    Args:
+        content: the text.
+        parse_float: reads the digits of a number with a fraction or an exponent.
+
+    Raises:
+        InputError: as in `read`, without the file.
+        ValueError: not JSON.
+    """
+    try:
+        return json.loads(
+            content,
+            object_pairs_hook=_object,
+            parse_float=parse_float,
+            parse_constant=_constant,
+        )
+    except RecursionError:
+        raise InputError("nested too deeply") from None
 
 
 @contextlib.contextmanager
