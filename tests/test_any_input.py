@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from refusals import Refusal, table
+from refused_calls import REFUSED_CALLS
 from refused_clusters import REFUSED_CLUSTERS
+from refused_files import REFUSED_FILES
 from refused_graphs import REFUSED_GRAPHS
+from refused_plans import REFUSED_PLANS
 
-REFUSED = table(REFUSED_GRAPHS, REFUSED_CLUSTERS)
+REFUSED = table(REFUSED_GRAPHS, REFUSED_CLUSTERS, REFUSED_FILES, REFUSED_PLANS, REFUSED_CALLS)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=[row.name for row in REFUSED])

@@ -199,8 +199,8 @@ def count_axes(given: Mapping[str, Any], num_ops: int | None, num_kinds: int) ->
         if not isinstance(given["op_names"], Sized):
             raise InputError(f"op_names is {given['op_names']!r}, not a sequence of texts")
         counts["ops"] = len(given["op_names"])
-    elif np.ndim(given.get("compute_ns", ())):
-        counts["ops"] = np.shape(given.get("compute_ns", ()))[-1]
+    elif np.ndim(given.get("compute_ns", 0)):
+        counts["ops"] = np.shape(given["compute_ns"])[-1]
     for axis, count in counts.items():
         if not 0 <= count < MOST:
             raise InputError(f"a graph of {count} {axis}; there may be 0 to 2^31 - 2 of them")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from baechi.cluster import Cluster
     from baechi.graph import Graph
 
-__all__ = ["THRESHOLDS", "Method", "Relaxation", "favorites", "solve"]
+__all__ = ["THRESHOLDS", "Method", "Relaxation", "check_threshold", "favorites", "solve"]
 
 Method = Literal["lp", "greedy", "none"]
 Floats = npt.NDArray[np.float64]
@@ -81,6 +82,8 @@ def favorites(
 
     if rules not in THRESHOLDS:
         raise InputError(f'no rules "{rules}"', hint=f"the rules are {', '.join(THRESHOLDS)}")
+    if threshold is not None:
+        check_threshold(threshold)
     if method == "none":
         return np.full(graph.num_ops, -1, np.int32)
     flat_graph, flat_cluster = graph.flatten(), cluster.flatten(graph)
@@ -94,11 +97,25 @@ def favorites(
     relaxation = solve(
         parent, child, transfer_ns / _NS_PER_US, compute_ns / _NS_PER_US, time_limit=time_limit
     )
-    most = THRESHOLDS[rules] if threshold is None else threshold
+    most = THRESHOLDS[rules] if threshold is None else float(threshold)
     rounded: Indices = _core.round_favorites(
         flat_graph, flat_cluster, rules, relaxation.values, most
     )
     return rounded
+
+
+def check_threshold(threshold: float) -> None:
+    """Checks a threshold.
+
+    Raises:
+        InputError: it is not a finite number of at least 0.
+    """
+    is_number = isinstance(threshold, numbers.Real) and not isinstance(threshold, bool)
+    if not is_number or not 0 <= threshold < math.inf:
+        raise InputError(
+            f"threshold {threshold!r} is not a number from 0 on",
+            hint="values of the linear program lie between 0 and 1",
+        )
 
 
 def solve(
