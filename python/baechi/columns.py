@@ -25,6 +25,7 @@ CONTROL: Final = MEMORY_CLASSES.index("control")
 
 Array = npt.NDArray[Any]
 MOST: Final = 2**31 - 1
+MOST_UNNAMED: Final = 2**20
 _COUNTED: Final = {"ops": "persistent_bytes", "tensors": "tensor_producer", "edges": "edge_tensor"}
 
 
@@ -222,8 +223,8 @@ def read_names(given: Mapping[str, Any], ops: int, kinds: tuple[str, ...], group
 
     groups = given.get("group_names")
     if groups is None:
-        if (most := int(group.max(initial=-1))) >= ops:
-            raise InputError(f"group {most} has no name, and {ops} ops have at most {ops} groups")
+        if (most := int(group.max(initial=-1))) >= max(ops, MOST_UNNAMED):
+            raise InputError(f"group {most} of {ops} ops has no name", hint="number groups from 0")
         groups = [f"group{i}" for i in range(int(group.max(initial=-1)) + 1)]
     if not isinstance(given["allowed_sets"], Iterable):
         raise InputError(f"allowed_sets is {given['allowed_sets']!r}, not a sequence of sets")

@@ -141,7 +141,7 @@ REFUSED_GRAPHS = [
     arrays("a number for the names", "not a sequence", op_names=7, compute_ns=[1]),
     arrays("a number for the sets", "allowed_sets is 7", allowed_sets=7),
     arrays("a number for the times", "compute_ns has shape ()", compute_ns=5, op_names=None),
-    arrays("groups without end", "group 2000000000", "at most 2", group=[2_000_000_000, 0]),
+    arrays("groups without end", "group 2000000000 of 2 ops", group=[2_000_000_000, 0]),
     arrays(
         "more ops than arrays can have", str(2**62), num_ops=2**62, compute_ns=None, op_names=None
     ),
