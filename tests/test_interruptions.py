@@ -118,6 +118,6 @@ def test_a_killed_write_leaves_a_whole_file(name: str, tmp_path: Path) -> None:
 def test_a_new_write_after_a_killed_one_is_not_in_its_way(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     plan = place(chain(5, compute_ns=5, tensor_bytes=2), "2x1GiB", "m-etf")
-    (tmp_path / f".{path.name}.1.tmp").write_text("half a pl")
+    (tmp_path / ".baechi.1.1.tmp").write_text("half a pl")
     plan.save(path)
     assert Plan.load(path) == plan

@@ -6,6 +6,7 @@ import contextlib
 import decimal
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from baechi.errors import CycleError, InputError
 
 __all__ = ["array", "integer", "naming", "object_with", "parse", "read", "text"]
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST = 2**62
 """Quantities in files stay below this."""
 
@@ -48,7 +50,7 @@ def parse(content: str, parse_float: Callable[[str], Any] = float) -> Any:
         ValueError: not JSON.
     """
     try:
-        return json.loads(
+        document = json.loads(
             content,
             object_pairs_hook=_object,
             parse_float=parse_float,
@@ -56,6 +58,9 @@ def parse(content: str, parse_float: Callable[[str], Any] = float) -> Any:
         )
     except RecursionError:
         raise InputError("nested too deeply") from None
+    if _SURROGATE.search(content):
+        _check_texts(document)
+    return document
 
 
 @contextlib.contextmanager
@@ -119,6 +124,19 @@ def integer(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value < LARGEST:
         raise InputError(f"{where} is {_shown(value)}, not an integer from 0 to 2^62 - 1")
     return value
+
+
+def _check_texts(document: Any) -> None:
+    """Refuses half of a surrogate pair, which JSON can escape and UTF-8 cannot hold."""
+    left = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and value.encode(errors="replace").decode() != value:
+            raise InputError(f"the text {value[:40]!r} cannot be written as UTF-8")
 
 
 def _shown(value: Any) -> str:

@@ -16,7 +16,7 @@ use baechi_core::schedule::{Decision, Event, Schedule};
 use baechi_core::simulate;
 use baechi_core::{OpId, UNLIMITED};
 
-use crate::{Numbers, Source, numbers};
+use super::{Numbers, Source, numbers};
 
 const RULES: [Rules; 3] = [Rules::Physical, Rules::BaechiTf, Rules::BaechiTorch];
 
@@ -32,7 +32,16 @@ fn with_problem(bytes: &[u8], check: impl FnOnce(&Problem, &mut Source)) {
 }
 
 fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-    Request { problem, rules, favorites: None, seed: 0, colocation: true, bytes: None, walk: None, repair: false }
+    Request {
+        problem,
+        rules,
+        favorites: None,
+        seed: 0,
+        colocation: true,
+        bytes: None,
+        walk: None,
+        repair: false,
+    }
 }
 
 /// Every algorithm under every rule set.
@@ -52,8 +61,14 @@ pub fn place_everywhere(bytes: &[u8]) {
             let bytes = if rules == Rules::Physical { None } else { counted.as_ref() };
             for algorithm in &place::ALGORITHMS {
                 let favorites = Some(&favorites[..]);
-                let with =
-                    Request { favorites, seed, colocation, bytes, repair, ..request(problem, rules) };
+                let with = Request {
+                    favorites,
+                    seed,
+                    colocation,
+                    bytes,
+                    repair,
+                    ..request(problem, rules)
+                };
                 let Ok(schedule) = (algorithm.place)(&with) else { continue };
                 check_schedule(problem, &schedule);
                 assert!(schedule.makespan >= path.max(work) || rules != Rules::Physical);
@@ -66,7 +81,8 @@ pub fn place_everywhere(bytes: &[u8]) {
                 };
                 if rules == Rules::Physical {
                     check_physical(problem, &schedule, algorithm.name);
-                    assert_eq!(again, schedule, "{}", algorithm.name);
+                    let repaired = schedule.repaired;
+                    assert_eq!(Schedule { repaired, ..again }, schedule, "{}", algorithm.name);
                 } else if !algorithm.name.starts_with("m-topo") {
                     assert_eq!(again.start, schedule.start, "{} {rules:?}", algorithm.name);
                     assert_eq!(again.transfers, schedule.transfers);
@@ -82,9 +98,7 @@ fn given_favorites(problem: &Problem, source: &mut Source) -> Vec<i32> {
     if source.chance(2) {
         return Vec::new();
     }
-    (0..num_ops)
-        .map(|_| i32::try_from(source.below(num_ops + 1)).expect("few") - 1)
-        .collect()
+    (0..num_ops).map(|_| i32::try_from(source.below(num_ops + 1)).expect("few") - 1).collect()
 }
 
 /// What an original might count as bytes; not always possible.
@@ -135,7 +149,8 @@ pub fn simulate_anything(bytes: &[u8]) {
         let raw = source.chance(8);
         let device: Vec<u32> = (0..problem.num_ops())
             .map(|op| {
-                let wish = u32::try_from(source.below(num_devices + usize::from(raw))).expect("few");
+                let wish =
+                    u32::try_from(source.below(num_devices + usize::from(raw))).expect("few");
                 let homes = || problem.devices().filter(|at| problem.may_run(op, *at));
                 if raw || problem.may_run(op, wish) { wish } else { homes().next().unwrap_or(0) }
             })
@@ -168,8 +183,12 @@ pub fn simulate_anything(bytes: &[u8]) {
         if simulate::check_waits(problem, &decision, &waits).is_ok() {
             for rules in RULES {
                 let reserve = source.chance(2);
-                let _ =
-                    simulate::simulate_launched(&request(problem, rules), &decision, &waits, reserve);
+                let _ = simulate::simulate_launched(
+                    &request(problem, rules),
+                    &decision,
+                    &waits,
+                    reserve,
+                );
             }
         }
     });
@@ -237,10 +256,7 @@ pub fn group_anything(bytes: &[u8]) {
         for retention in [Retention::Liveness, Retention::Training] {
             let fusion = group::fuse(&graph, labels, retention);
             let sum = |column: &[i64]| column.iter().sum::<i64>();
-            assert_eq!(
-                sum(&fusion.columns.persistent_bytes),
-                sum(&graph.columns.persistent_bytes)
-            );
+            assert_eq!(sum(&fusion.columns.persistent_bytes), sum(&graph.columns.persistent_bytes));
             for (op, node) in fusion.node_of.iter().enumerate() {
                 let first = fusion.first_of[*node as usize] as usize;
                 assert!(first == op || labels[op] >= 0 && labels[op] == labels[first]);

@@ -75,7 +75,12 @@ impl<'a> Source<'a> {
 }
 
 /// The numbers of a graph; with `extreme`, also what [`graph::Graph::new`] must refuse.
-pub fn graph_columns(source: &mut Source, num_kinds: usize, num_sets: usize, extreme: bool) -> graph::Columns {
+pub fn graph_columns(
+    source: &mut Source,
+    num_kinds: usize,
+    num_sets: usize,
+    extreme: bool,
+) -> graph::Columns {
     let num_ops = source.below(20);
     let num_groups = source.below(4);
     let mut columns = graph::Columns::default();
@@ -141,7 +146,12 @@ fn shorten(source: &mut Source, columns: &mut graph::Columns) {
 }
 
 /// The numbers of a cluster; `roomy` devices hold any graph of small numbers.
-pub fn cluster_columns(source: &mut Source, num_kinds: usize, num_sets: usize, extreme: bool) -> cluster::Columns {
+pub fn cluster_columns(
+    source: &mut Source,
+    num_kinds: usize,
+    num_sets: usize,
+    extreme: bool,
+) -> cluster::Columns {
     const SPEEDS: [f64; 8] = [1.0, 1.0, 1.0, 2.0, 0.5, 0.7, 3.0, 1e-3];
     const ODD: [f64; 6] = [0.0, -1.0, f64::NAN, f64::INFINITY, 5e-324, 1e300];
     let num_devices = source.below(6).max(usize::from(!extreme));
