@@ -11,9 +11,9 @@ export OMP_NUM_THREADS := 1
 export PYO3_PYTHON := $(BIN)/python
 export VIRTUAL_ENV := $(VENV)
 
-RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name '*.toml')
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust/core rust/py -name '*.rs' -o -name '*.toml')
 
-.PHONY: demo test check build bench lint format clean
+.PHONY: demo fuzz test check build bench lint format clean
 
 demo: build
 	@$(BIN)/python benches/demo.py
@@ -28,6 +28,7 @@ check: lint
 
 lint:
 	cargo fmt --all --check
+	cargo fmt --manifest-path rust/fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
@@ -45,8 +46,33 @@ bench: build
 
 format:
 	cargo fmt --all
+	cargo fmt --manifest-path rust/fuzz/Cargo.toml
 	$(BIN)/ruff check --fix --quiet --select I
 	$(BIN)/ruff format
+
+# Long fuzzing, FUZZ_SECONDS per target: the core with libFuzzer (rust/fuzz), the readers with atheris (tests/fuzz).
+# Coverage comes from a pass of LLVM that every toolchain has, so no nightly and no cargo-fuzz are needed.
+FUZZ_SECONDS ?= 300
+FUZZ_CORE := place simulate group
+FUZZ_READERS := graph_json graph_npz workload plan cluster_json cluster_toml expert units
+FUZZ_HOST = $(shell rustc -vV | sed -n 's/host: //p')
+FUZZ_FLAGS := --cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
+	$(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
+
+fuzz: build
+	$(BIN)/uv pip install --quiet --python $(BIN)/python 'atheris>=3'
+	RUSTFLAGS="$(FUZZ_FLAGS)" cargo build --quiet --release --locked --target $(FUZZ_HOST) \
+		--manifest-path rust/fuzz/Cargo.toml --target-dir target/fuzz
+	@set -e; mkdir -p target/fuzz/corpus; for name in $(FUZZ_CORE); do \
+		mkdir -p target/fuzz/corpus/$$name; echo "== $$name"; \
+		target/fuzz/$(FUZZ_HOST)/release/$$name target/fuzz/corpus/$$name -max_len=600 -len_control=0 \
+			-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=target/fuzz/$$name-; \
+	done; for name in $(FUZZ_READERS); do echo "== $$name"; \
+		$(BIN)/python tests/fuzz/run.py $$name target/fuzz/corpus/$$name -max_len=6000 \
+			-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=target/fuzz/$$name-; \
+	done
 
 clean:
 	rm -rf $(VENV) target python/baechi/_core*.so

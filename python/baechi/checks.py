@@ -10,8 +10,13 @@ import numpy as np
 from baechi.columns import CONTROL, MEMORY_CLASSES, ROLES, Array, Names
 from baechi.errors import CycleError, InputError
 
-SUM_LIMIT: Final = 2**62
-"""All times together and all bytes together stay below this, so that 64-bit sums are exact."""
+TOO_MANY: Final = "which 64 bits cannot hold safely"
+
+MOST_NS: Final = 2**62
+"""All times of ops together, and of transfers, stay below this, so that 64-bit sums are exact."""
+
+MOST_BYTES: Final = 2**61
+"""All bytes together, with a copy of each tensor for every consumer, stay below this."""
 
 
 def check(columns: Mapping[str, Array], names: Names) -> None:
@@ -98,9 +103,7 @@ def _check_ops(columns: Mapping[str, Array], names: Names) -> None:
     if len(wrong):
         name, other = names.op_names[wrong[0]], names.op_names[forward[wrong[0]]]
         raise InputError(f'op "{name}": its forward op "{other}" has not the role forward')
-    _check_sum("compute_ns", slowest)
-    _check_sum("persistent_bytes", columns["persistent_bytes"])
-    _check_sum("scratch_bytes", columns["scratch_bytes"])
+    _check_times("compute_ns", slowest)
 
 
 def _check_tensors(columns: Mapping[str, Array], names: Names) -> None:
@@ -117,16 +120,30 @@ def _check_tensors(columns: Mapping[str, Array], names: Names) -> None:
             raise InputError(f'op "{name}" has more than one control tensor')
     # A tensor may be sent once per consumer, and every copy takes room.
     transfer = columns["tensor_transfer_ns"]
-    _check_sum("tensor_transfer_ns", np.maximum(transfer, 0)[edge])
-    _check_sum("tensor_transfer_ns", np.maximum(transfer, 0))
-    _check_sum("tensor_bytes", columns["tensor_bytes"])
-    _check_sum("tensor_bytes", columns["tensor_bytes"][edge])
+    _check_times("tensor_transfer_ns", np.maximum(transfer, 0)[edge])
+    _check_times("tensor_transfer_ns", np.maximum(transfer, 0))
+    held = {
+        name: _sum(columns[name]) for name in ("persistent_bytes", "scratch_bytes", "tensor_bytes")
+    }
+    for name, total in held.items():
+        if total >= MOST_BYTES:
+            raise InputError(f"the sum of {name} is {total}, {TOO_MANY}", hint="sizes are bytes")
+    copies = _sum(columns["tensor_bytes"][edge])
+    if (total := sum(held.values()) + copies) >= MOST_BYTES:
+        raise InputError(
+            f"all bytes, with a copy of each tensor for every consumer ({copies}), "
+            f"add up to {total}, {TOO_MANY}",
+            hint="sizes are bytes",
+        )
 
 
-def _check_sum(name: str, values: Array) -> None:
-    total = (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
-    if total >= SUM_LIMIT:
-        raise InputError(f"the sum of {name} is {total}, which 64 bits cannot hold safely")
+def _check_times(name: str, values: Array) -> None:
+    if (total := _sum(values)) >= MOST_NS:
+        raise InputError(f"the sum of {name} is {total}, {TOO_MANY}")
+
+
+def _sum(values: Array) -> int:
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _check_acyclic(producer: Array, consumer: Array, op_names: tuple[str, ...]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ MEMORY_CLASSES: Final = (
 CONTROL: Final = MEMORY_CLASSES.index("control")
 
 Array = npt.NDArray[Any]
+MOST: Final = 2**31 - 1
+MOST_UNNAMED: Final = 2**20
 _COUNTED: Final = {"ops": "persistent_bytes", "tensors": "tensor_producer", "edges": "edge_tensor"}
 
 
@@ -133,6 +136,8 @@ def texts(what: str, values: Sequence[str], *, unique: bool = False) -> tuple[st
     """
     if isinstance(values, str):
         raise InputError(f"{what}s must be a sequence of texts, not one text")
+    if not isinstance(values, Iterable):
+        raise InputError(f"{what}s must be a sequence of texts, not {values!r}")
     result = tuple(values)
     if not set(map(type, result)) <= {str}:
         for i, value in enumerate(result):
@@ -188,13 +193,18 @@ def count_axes(given: Mapping[str, Any], num_ops: int | None, num_kinds: int) ->
     for axis, column in _COUNTED.items():
         counts[axis] = np.size(given[column]) if column in given else 0
     if num_ops is not None:
-        counts["ops"] = num_ops
+        if isinstance(num_ops, bool) or not hasattr(num_ops, "__index__"):
+            raise InputError(f"num_ops is {num_ops!r}, not a number of ops")
+        counts["ops"] = operator.index(num_ops)
     elif "op_names" in given:
+        if not isinstance(given["op_names"], Sized):
+            raise InputError(f"op_names is {given['op_names']!r}, not a sequence of texts")
         counts["ops"] = len(given["op_names"])
-    elif "compute_ns" in given:
+    elif np.ndim(given.get("compute_ns", 0)):
         counts["ops"] = np.shape(given["compute_ns"])[-1]
-    if max(counts.values()) >= 2**31 or counts["ops"] < 0:
-        raise InputError("a graph has at most 2^31 - 1 ops, tensors and edges")
+    for axis, count in counts.items():
+        if not 0 <= count < MOST:
+            raise InputError(f"a graph of {count} {axis}; there may be 0 to 2^31 - 2 of them")
     return counts
 
 
@@ -213,7 +223,11 @@ def read_names(given: Mapping[str, Any], ops: int, kinds: tuple[str, ...], group
 
     groups = given.get("group_names")
     if groups is None:
+        if (most := int(group.max(initial=-1))) >= max(ops, MOST_UNNAMED):
+            raise InputError(f"group {most} of {ops} ops has no name", hint="number groups from 0")
         groups = [f"group{i}" for i in range(int(group.max(initial=-1)) + 1)]
+    if not isinstance(given["allowed_sets"], Iterable):
+        raise InputError(f"allowed_sets is {given['allowed_sets']!r}, not a sequence of sets")
     sets = tuple(texts("allowed device", names, unique=True) for names in given["allowed_sets"])
     if () in sets or len(set(sets)) != len(sets):
         raise InputError("allowed_sets must be distinct and not empty")

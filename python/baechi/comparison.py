@@ -14,7 +14,7 @@ from baechi.errors import InputError, OutOfMemoryError, PlacementError
 from baechi.graph import Graph
 from baechi.placement import ALGORITHMS, place
 from baechi.plans import Plan
-from baechi.rules import Setting, with_names
+from baechi.rules import Setting, as_graph, with_names
 from baechi.units import format_bytes, format_ns
 
 __all__ = ["Comparison", "Row", "compare"]
@@ -156,6 +156,7 @@ def compare(
     Raises:
         InputError: an unknown algorithm or option, or what `place` refuses for every algorithm.
     """
+    graph = as_graph(graph)
     if cluster is None and graph.default_cluster is not None:
         cluster = graph.default_cluster
     if cluster is None:

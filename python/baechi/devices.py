@@ -10,7 +10,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -65,6 +65,8 @@ class Device:
             text = getattr(self, field)
             if not isinstance(text, str) or not text:
                 raise InputError(f"a device's {field} is text and not empty, not {text!r}")
+            if text.encode(errors="replace").decode() != text:
+                raise InputError(f"a device's {field} {text!r} cannot be written as UTF-8")
         for field in ("memory_bytes", "reserve_bytes"):
             try:
                 object.__setattr__(self, field, parse_bytes(getattr(self, field)))
@@ -75,12 +77,7 @@ class Device:
                 f'device "{self.name}" reserves {format_bytes(self.reserve_bytes)} '
                 f"of {format_bytes(self.memory_bytes)} memory"
             )
-        if (
-            isinstance(self.speed, bool)
-            or not isinstance(self.speed, numbers.Real)
-            or not math.isfinite(self.speed)
-            or self.speed <= 0
-        ):
+        if not _is_speed(self.speed):
             raise InputError(
                 f'device "{self.name}" has speed {self.speed!r}',
                 hint="a speed is a finite number above 0; 2.0 halves every compute time",
@@ -190,6 +187,8 @@ def devices_from_columns(
     Raises:
         InputError: columns of unequal length, or anything that a Device refuses.
     """
+    if isinstance(memory_bytes, str) or not isinstance(memory_bytes, Sized):
+        raise InputError(f"memory is {memory_bytes!r}, not one size per device")
     count = len(memory_bytes)
     kinds = ["gpu"] * count if kinds is None else kinds
     columns = (
@@ -226,6 +225,15 @@ def number_names(kinds: Iterable[str]) -> list[str]:
         names.append(f"{kind}:{count.get(kind, 0)}")
         count[kind] = count.get(kind, 0) + 1
     return names
+
+
+def _is_speed(speed: object) -> bool:
+    if isinstance(speed, bool) or not isinstance(speed, numbers.Real):
+        return False
+    try:
+        return math.isfinite(speed) and float(speed) > 0
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _from_text(text: str) -> list[Device]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 __all__ = ["write_atomically"]
@@ -15,7 +16,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         OSError: the folder is missing or cannot be written; the old file is then unchanged.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # A name of its own for every writer, and no longer than the target's may be.
+    temporary = target.with_name(f".baechi.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(data)
         temporary.replace(target)

@@ -13,12 +13,14 @@ import numpy.typing as npt
 from baechi import _core
 from baechi.cluster import Cluster, as_cluster
 from baechi.columns import COLUMNS, dense
+from baechi.devices import Size
 from baechi.digests import Digests
 from baechi.errors import InputError, OutOfMemoryError
 from baechi.graph import Graph
 from baechi.plans import Plan
 from baechi.predictions import plan_of
-from baechi.rules import Setting, with_names
+from baechi.rules import Setting, as_graph, with_names
+from baechi.units import parse_bytes
 
 __all__ = ["STEPS", "Grouping", "group"]
 
@@ -147,7 +149,7 @@ def group(
     graph: Graph,
     steps: Collection[str] = ("colocation", "coplace", "fuse"),
     *,
-    most_bytes: int | None = None,
+    most_bytes: Size | None = None,
     retention: str = "liveness",
 ) -> Grouping:
     """Groups a graph for placing (Baechi, SoCC 2020, section 4).
@@ -165,6 +167,9 @@ def group(
     Raises:
         InputError: an unknown step.
     """
+    graph = as_graph(graph)
+    if isinstance(steps, str):
+        raise InputError(f'steps are "{steps}", one text', hint=f'write ["{steps}"]')
     unknown = [step for step in steps if step not in STEPS]
     if unknown:
         raise InputError(f'no step "{unknown[0]}"', hint=f"choose from {', '.join(STEPS)}")
@@ -173,7 +178,7 @@ def group(
         retention = "training"
     labels = base.group if "colocation" in steps else np.full(base.num_ops, -1, np.int32)
     if "coplace" in steps:
-        limit = UNLIMITED_BYTES if most_bytes is None else most_bytes
+        limit = UNLIMITED_BYTES if most_bytes is None else _limit(most_bytes)
         labels = _core.coplace(base.flatten(), dense(labels), limit)
     if "fuse" in steps:
         grouped, node_of = _fused(base, labels, retention)
@@ -185,6 +190,13 @@ def group(
         node_of[kept] = base_nodes[base_of[kept]]
     done = tuple(step for step in STEPS if step in steps)
     return Grouping(original=graph, graph=grouped, node_of=node_of, steps=done)
+
+
+def _limit(most_bytes: Size) -> int:
+    try:
+        return parse_bytes(most_bytes)
+    except InputError as error:
+        raise InputError(f"most_bytes: {error}") from None
 
 
 def _forward_half(graph: Graph) -> tuple[Graph, npt.NDArray[np.int32]]:

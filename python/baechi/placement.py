@@ -12,14 +12,16 @@ import numpy.typing as npt
 
 from baechi import _core
 from baechi.cluster import Cluster, as_cluster
+from baechi.columns import as_array
 from baechi.digests import Digests
 from baechi.errors import InputError, OutOfMemoryError, PlacementError
 from baechi.graph import Graph
 from baechi.limits import explained
 from baechi.plans import Candidate, Plan, Provenance
 from baechi.predictions import plan_of
+from baechi.relaxation import check_threshold
 from baechi.relaxation import favorites as find_favorites
-from baechi.rules import Setting, with_names
+from baechi.rules import Setting, as_graph, with_names
 from baechi.schedules import Schedule
 
 __all__ = ["ALGORITHMS", "place"]
@@ -77,7 +79,7 @@ def place(
     """
     if algorithm not in ALGORITHMS:
         raise InputError(f'no algorithm "{algorithm}"', hint=f"choose from {', '.join(ALGORITHMS)}")
-    setting = Setting.of(graph, _cluster(graph, cluster), rules, retention)
+    setting = Setting.of(as_graph(graph), _cluster(graph, cluster), rules, retention)
     placer = _Placer(setting, favorites, threshold, seed, repair)
     try:
         if algorithm != "best":
@@ -126,7 +128,7 @@ def _cluster(graph: Graph, cluster: Cluster | Any) -> Cluster:
         return as_cluster(cluster)
     if graph.default_cluster is None:
         raise InputError("no cluster was given", hint='pass one, such as "4x8GiB"')
-    return graph.default_cluster
+    return as_cluster(graph.default_cluster)
 
 
 class _Placer:
@@ -148,8 +150,12 @@ class _Placer:
         self._column: npt.NDArray[np.int32] | None = None
         self._seed = seed
         self._repair = repair
-        if not 0 <= seed < 2**64:
-            raise InputError(f"seed {seed} is not within 64 bits")
+        if type(seed) is bool or not hasattr(seed, "__index__") or not 0 <= int(seed) < 2**64:
+            raise InputError(f"seed {seed!r} is not an integer within 64 bits")
+        if not isinstance(repair, bool):
+            raise InputError(f"repair is {repair!r}, not True or False")
+        if threshold is not None:
+            check_threshold(threshold)
 
     def run(self, algorithm: str, *, quick: bool = False) -> Schedule:
         setting = self.setting
@@ -201,14 +207,15 @@ class _Placer:
             for op, child in given.items():
                 column[setting.graph.index(op)] = setting.graph.index(child)
             return column
-        array = np.asarray(given)
+        array = as_array("favorites", given)
         if array.shape != (setting.graph.num_ops,) or array.dtype.kind not in "iu":
             raise InputError(
                 f"favorites: expected int[{setting.graph.num_ops}], found "
                 f"{array.dtype}{list(array.shape)}"
             )
-        if array.size and not -1 <= array.min() <= array.max() < setting.graph.num_ops:
-            raise InputError(f"favorites: an index is not from -1 to {setting.graph.num_ops - 1}")
+        if len(wrong := np.flatnonzero((array < -1) | (array >= setting.graph.num_ops))):
+            value, most = array[wrong[0]], setting.graph.num_ops - 1
+            raise InputError(f"favorites[{wrong[0]}] is {value}, not an index from -1 to {most}")
         return np.ascontiguousarray(array, np.int32)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import numbers
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,7 +28,17 @@ if TYPE_CHECKING:
     from baechi.cluster import Cluster
     from baechi.graph import Graph
 
-__all__ = ["THRESHOLDS", "Favorites", "Method", "Optimum", "Relaxed", "favorites", "relax", "solve"]
+__all__ = [
+    "THRESHOLDS",
+    "Favorites",
+    "Method",
+    "Optimum",
+    "Relaxed",
+    "check_threshold",
+    "favorites",
+    "relax",
+    "solve",
+]
 
 Method = Literal["lp", "greedy"]
 Floats = npt.NDArray[np.float64]
@@ -144,6 +155,8 @@ def favorites(
         raise InputError(f'no rules "{rules}"', hint=f"the rules are {', '.join(THRESHOLDS)}")
     if method not in ("lp", "greedy"):
         raise InputError(f'no method "{method}"', hint="the methods are lp and greedy")
+    if threshold is not None:
+        check_threshold(threshold)
     flat_graph, flat_cluster = graph.flatten(), as_cluster(cluster).flatten(graph)
     parent, child, transfer_ns, compute_ns = _core.pairs(flat_graph, flat_cluster, rules)
     transfer, compute = transfer_ns.astype(np.float64), compute_ns.astype(np.float64)
@@ -175,6 +188,20 @@ def favorites(
         counters=MappingProxyType(dict(relaxed.counters)),
         op_names=graph.op_names,
     )
+
+
+def check_threshold(threshold: float) -> None:
+    """Checks a threshold.
+
+    Raises:
+        InputError: it is not a finite number of at least 0.
+    """
+    is_number = isinstance(threshold, numbers.Real) and not isinstance(threshold, bool)
+    if not is_number or not 0 <= threshold < math.inf:
+        raise InputError(
+            f"threshold {threshold!r} is not a number from 0 on",
+            hint="values of the linear program lie between 0 and 1",
+        )
 
 
 def relax(

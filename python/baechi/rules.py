@@ -18,7 +18,7 @@ from baechi.schedules import Schedule
 if TYPE_CHECKING:
     from baechi import _core
 
-__all__ = ["RETENTIONS", "RULES", "Setting", "with_names"]
+__all__ = ["RETENTIONS", "RULES", "Setting", "as_graph", "with_names"]
 
 RULES = ("physical", "baechi-tf", "baechi-torch")
 RETENTIONS = ("liveness", "training")
@@ -82,6 +82,17 @@ class Setting:
     def schedule(self, core: _core.Schedule) -> Schedule:
         """The core's schedule with its graph and cluster."""
         return Schedule(self.graph, self.cluster, self.rules, self.retention, core)
+
+
+def as_graph(value: object) -> Graph:
+    """The value, which must be a graph.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not isinstance(value, Graph):
+        raise InputError(f"{value!r} is not a Graph", hint="baechi.load_graph reads one of a file")
+    return value
 
 
 @contextlib.contextmanager

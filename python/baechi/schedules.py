@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from baechi.cluster import Cluster
+from baechi.errors import InputError
 from baechi.graph import Graph
 from baechi.units import format_bytes, format_ns
 
@@ -126,6 +127,9 @@ class Schedule:
         Args:
             device: its name or index.
 
+        Raises:
+            InputError: there is no such device.
+
         Returns:
             Times in ns and the bytes held after the event at that time, one entry per event in
             event order; the first is what is held from time 0 on.
@@ -133,6 +137,8 @@ class Schedule:
         from baechi import _core
 
         at = self.cluster.index(device) if isinstance(device, str) else device
+        if not 0 <= at < self.cluster.num_devices:
+            raise InputError(f"no device {at}: there are {self.cluster.num_devices}")
         graph, cluster = self.graph.flatten(), self.cluster.flatten(self.graph)
         return _core.memory_curves(graph, cluster, self._core, retention=self.retention)[at]
 

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from baechi import _core
 from baechi.cluster import Cluster, as_cluster
+from baechi.columns import as_array
 from baechi.errors import InputError
 from baechi.graph import Graph
 from baechi.plans import Plan
-from baechi.rules import Setting, with_names
+from baechi.rules import Setting, as_graph, with_names
 from baechi.schedules import Schedule
 
 __all__ = ["simulate", "simulate_many"]
@@ -50,7 +51,7 @@ def simulate(
         InputError: an op without a device, an unknown name, a device that cannot run its op.
         PlanMismatchError: the plan was made for another graph.
     """
-    cluster = as_cluster(cluster)
+    graph, cluster = as_graph(graph), as_cluster(cluster)
     plan = placement if isinstance(placement, Plan) else None
     if plan is not None:
         plan.check(graph)
@@ -119,7 +120,7 @@ def simulate_many(
         InputError: a wrong shape, an index out of range, an order that launches a consumer before
             its producer.
     """
-    setting = Setting.of(graph, as_cluster(cluster), "physical", retention)
+    setting = Setting.of(as_graph(graph), as_cluster(cluster), "physical", retention)
     device, launch = _batch(devices, graph, "devices"), _batch(order, graph, "order")
     if device is None:
         raise InputError("devices: None is not int[batch, ops]")
@@ -164,6 +165,9 @@ def _devices(graph: Graph, cluster: Cluster, placement: Placement) -> npt.NDArra
             for name in placement:
                 graph.index(name)
         known = {name: at for at, name in enumerate(cluster.names)}
+        for name, home in placement.items():
+            if not isinstance(home, str):
+                raise InputError(f'the placement of op "{name}" is {home!r}, not a device name')
         homes = [known.get(placement[name], -1) for name in graph.op_names]
         if -1 in homes:
             cluster.index(placement[graph.op_names[homes.index(-1)]])
@@ -174,19 +178,21 @@ def _devices(graph: Graph, cluster: Cluster, placement: Placement) -> npt.NDArra
 def _batch(column: npt.ArrayLike | None, graph: Graph, name: str) -> npt.NDArray[np.int32] | None:
     if column is None:
         return None
-    array = np.asarray(column)
+    array = as_array(name, column)
     if array.ndim != 2:
         raise InputError(f"{name}: expected int[batch, ops], found shape {array.shape}")
     return _indices(array, name, (array.shape[0], graph.num_ops))
 
 
 def _indices(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int32]:
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.shape != shape or (array.dtype.kind not in "iu" and array.size):
         found = f"{array.dtype}{list(array.shape)}"
         raise InputError(f"{name}: expected int{list(shape)}, found {found}")
     if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
-        raise InputError(f"{name}: an index is negative or too large")
+        wrong = np.argwhere((array < 0) | (array > np.iinfo(np.int32).max))[0].tolist()
+        place, value = ", ".join(map(str, wrong)), array[tuple(wrong)]
+        raise InputError(f"{name}: entry [{place}] is {value}, negative or too large for an index")
     return np.ascontiguousarray(array, np.int32)
 
 

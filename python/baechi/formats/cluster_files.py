@@ -17,6 +17,7 @@ from baechi.cluster import Cluster, Device, Link
 from baechi.devices import DeviceSpec, read_devices
 from baechi.errors import InputError
 from baechi.files import write_atomically
+from baechi.formats import strict_json
 from baechi.units import parse_bandwidth, parse_ns
 
 __all__ = ["load_cluster", "read_document", "save_cluster", "write_document"]
@@ -45,7 +46,9 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     try:
         text = data.decode()
         is_toml = Path(path).suffix.lower() == ".toml"
-        return read_document(tomllib.loads(text) if is_toml else json.loads(text))
+        return read_document(tomllib.loads(text) if is_toml else strict_json.parse(text))
+    except RecursionError:
+        raise InputError(f'cluster file "{os.fspath(path)}": nested too deeply') from None
     except ValueError as error:  # the decoders' errors and InputError are ValueErrors
         raise InputError(f'cluster file "{os.fspath(path)}": {error}') from error
 

@@ -263,7 +263,8 @@ def _number(value: Any, where: str) -> decimal.Decimal:
     if type(value) is not int and not isinstance(value, decimal.Decimal):
         raise InputError(f"{where} is {value!r}, not a number")
     if not 0 <= value < LARGEST:
-        raise InputError(f"{where} is {value:.3g}, not from 0 to 2^62 - 1")
+        shown = "too large" if value > 0 else f"{value}"[:40]
+        raise InputError(f"{where} is {shown}, not from 0 to 2^62 - 1")
     return decimal.Decimal(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import math
@@ -119,6 +120,10 @@ def _arrays(stream: IO[bytes]) -> dict[str, Array]:
             return {name: _array(name, archive.read(info)) for name, info in found.items()}
     except InputError:
         raise
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise InputError("not a complete npz file: it points in front of its start") from error
     except _BROKEN as error:
         raise InputError(f"not a complete npz file: {error}") from error
 

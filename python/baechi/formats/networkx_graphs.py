@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import numbers
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from baechi.columns import texts
 from baechi.errors import InputError, MissingFrameworkError
 from baechi.graph import MEMORY_CLASSES, ROLES, Graph
 
@@ -93,14 +95,21 @@ def from_networkx(graph: networkx.DiGraph[Any] | networkx.MultiDiGraph[Any]) -> 
     if len(index) < len(names):
         raise InputError("two nodes have the same name as text")
     ops = [_op_attributes(name, graph.nodes[node]) for name, node in zip(names, graph, strict=True)]
-    kinds = tuple(graph.graph.get("device_kinds", ())) or _kinds(ops)
-    groups = {name: i for i, name in enumerate(graph.graph.get("group_names", ()))}
-    sets = {tuple(devices): i for i, devices in enumerate(graph.graph.get("allowed_sets", ()))}
+    kinds = texts("device kind", graph.graph.get("device_kinds", ())) or _kinds(ops)
+    groups = {
+        name: i for i, name in enumerate(texts("group name", graph.graph.get("group_names", ())))
+    }
+    sets = {
+        texts("allowed device", devices): i
+        for i, devices in enumerate(_rows(graph, "allowed_sets"))
+    }
     columns: dict[str, Any] = {"compute_ns": [], "group": [], "allowed_set": [], "role": []}
     columns |= {"forward_op": [], "persistent_bytes": [], "scratch_bytes": []}
     for name, op in zip(names, ops, strict=True):
         group, allowed, forward = op.get("group"), op.get("allowed_devices"), op.get("forward_op")
-        devices = () if allowed is None else _devices(allowed)
+        devices = () if allowed is None else _devices(name, allowed)
+        if not isinstance(group, str | None):
+            raise InputError(f'op "{name}": group {group!r} is not a text')
         columns["compute_ns"].append(_times(name, op["compute_ns"], kinds))
         columns["group"].append(-1 if group is None else groups.setdefault(group, len(groups)))
         columns["allowed_set"].append(
@@ -155,14 +164,23 @@ def _times(name: str, compute_ns: Any, kinds: tuple[str, ...]) -> list[Any]:
     return [-1 if compute_ns.get(kind) is None else compute_ns[kind] for kind in kinds]
 
 
-def _devices(allowed: Any) -> tuple[str, ...]:
+def _devices(name: str, allowed: Any) -> tuple[str, ...]:
     if isinstance(allowed, str):
         return (allowed,)
+    if not isinstance(allowed, Iterable) or not all(isinstance(one, str) for one in allowed):
+        raise InputError(f'op "{name}": allowed_devices {allowed!r} are not texts')
     return tuple(sorted(allowed) if isinstance(allowed, set | frozenset) else allowed)
 
 
+def _rows(graph: Any, field: str) -> list[Any]:
+    rows = graph.graph.get(field, ())
+    if not isinstance(rows, list | tuple):
+        raise InputError(f'graph attribute "{field}" is {rows!r}, not a list')
+    return list(rows)
+
+
 def _choice(name: str, choices: tuple[str, ...], value: Any) -> int:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f'op "{name}": {value!r} is not one of {", ".join(choices)}')
     return choices.index(value)
 
@@ -184,7 +202,9 @@ def _tensor_columns(graph: Any, index: Mapping[str, int]) -> dict[str, Any]:
         label = attributes.get("tensor", f"edge {i}")
         _add_tensor(rows, label, str(producer), index, attributes)
         consumed.append((label, index[str(consumer)]))
-    for attributes in graph.graph.get("unconsumed_tensors", ()):
+    for attributes in _rows(graph, "unconsumed_tensors"):
+        if not isinstance(attributes, Mapping):
+            raise InputError(f'an entry of "unconsumed_tensors" is {attributes!r}, not a mapping')
         producer = str(attributes.get("producer"))
         _add_tensor(rows, attributes.get("tensor"), producer, index, attributes)
     numbered = all(isinstance(label, int) for label in rows)
@@ -214,6 +234,10 @@ def _add_tensor(
         raise InputError(f'op "{producer}": tensor {label!r} is not a number or a text')
     values = {field: attributes.get(field, d) for field, d in _TENSOR_DEFAULTS.items()}
     _choice(producer, MEMORY_CLASSES, values["memory_class"])
+    for field in ("bytes", "transfer_ns"):
+        if not isinstance(values[field], numbers.Real | None):
+            what = f'op "{producer}", tensor {label}'
+            raise InputError(f"{what}: {field} is {values[field]!r}, not a number")
     row = (_op(producer, index, producer), values)
     if rows.setdefault(label, row) != row:
         raise InputError(f'op "{producer}": the edges of tensor {label} do not agree')

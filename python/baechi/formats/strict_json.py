@@ -6,13 +6,15 @@ import contextlib
 import decimal
 import json
 import os
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 from baechi.errors import CycleError, InputError
 
-__all__ = ["array", "integer", "naming", "object_with", "read", "text"]
+__all__ = ["array", "integer", "naming", "object_with", "parse", "read", "text"]
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST = 2**62
 """Quantities in files stay below this."""
 
@@ -29,18 +31,36 @@ def read(path: str | os.PathLike[str]) -> Any:
     with open(file, "rb") as stream:
         data = stream.read()
     try:
-        return json.loads(
-            data.decode("utf-8-sig"),
-            object_pairs_hook=_object,
-            parse_float=_decimal,
-            parse_constant=_constant,
-        )
-    except RecursionError:
-        raise InputError(f"{file}: nested too deeply") from None
+        return parse(data.decode("utf-8-sig"), _decimal)
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not JSON in UTF-8: {error}") from None
     except ValueError as error:
         raise InputError(f"{file}: {error}") from None
+
+
+def parse(content: str, parse_float: Callable[[str], Any] = float) -> Any:
+    """The document in a text.
+
+    Args:
+        content: the text.
+        parse_float: reads the digits of a number with a fraction or an exponent.
+
+    Raises:
+        InputError: as in `read`, without the file.
+        ValueError: not JSON.
+    """
+    try:
+        document = json.loads(
+            content,
+            object_pairs_hook=_object,
+            parse_float=parse_float,
+            parse_constant=_constant,
+        )
+    except RecursionError:
+        raise InputError("nested too deeply") from None
+    if _SURROGATE.search(content):
+        _check_texts(document)
+    return document
 
 
 @contextlib.contextmanager
@@ -104,6 +124,19 @@ def integer(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value < LARGEST:
         raise InputError(f"{where} is {_shown(value)}, not an integer from 0 to 2^62 - 1")
     return value
+
+
+def _check_texts(document: Any) -> None:
+    """Refuses half of a surrogate pair, which JSON can escape and UTF-8 cannot hold."""
+    left = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and value.encode(errors="replace").decode() != value:
+            raise InputError(f"the text {value[:40]!r} cannot be written as UTF-8")
 
 
 def _shown(value: Any) -> str:

@@ -90,21 +90,24 @@ impl Cluster {
             return Err(Error::Value { what: "speed", index, value: 0 });
         }
         let channels = columns.send_channel.iter().chain(&columns.recv_channel);
-        let num_channels = channels.max().map_or(0, |most| usize::try_from(most + 1).unwrap_or(0));
+        let most = channels.max().and_then(|most| usize::try_from(*most).ok());
+        let num_channels = most.map_or(0, |most| most + 1);
         if num_channels > 4 * pairs {
             let what = "channel numbers";
             return Err(Error::Shape { what, expected: 4 * pairs, found: num_channels });
         }
-        let cap = |(memory, reserve): (&i64, &i64)| (memory - reserve).min(crate::UNLIMITED);
+        // A negative cap keeps everything out, however negative it is; the originals' callers may give one.
+        let cap = |(memory, reserve): (&i64, &i64)| (memory - reserve).clamp(-1, crate::UNLIMITED);
         let cap_bytes = columns.memory_bytes.iter().zip(&columns.reserve_bytes).map(cap).collect();
         Ok(Self { columns, num_devices, num_channels, num_sets, cap_bytes })
     }
 
-    /// Time to move `bytes` over a link: latency plus bytes over bandwidth, rounded up exactly.
+    /// Time to move `bytes` over a link: latency plus bytes over bandwidth, rounded up exactly; at most `UNLIMITED`.
     #[must_use]
     pub fn transfer_ns(&self, bytes: Bytes, source: DeviceId, destination: DeviceId) -> Ns {
         let link = self.link(source, destination);
-        self.columns.latency_ns[link] + wire_ns(bytes, self.columns.bytes_per_s[link])
+        let wire = wire_ns(bytes, self.columns.bytes_per_s[link]);
+        self.columns.latency_ns[link].saturating_add(wire).min(crate::UNLIMITED)
     }
 
     /// The channels that a link uses.
@@ -127,7 +130,8 @@ fn wire_ns(bytes: Bytes, bytes_per_s: i64) -> Ns {
     let bytes = bytes.unsigned_abs();
     let rate = bytes_per_s.unsigned_abs();
     if let Some(product) = bytes.checked_mul(1_000_000_000) {
-        return i64::try_from(product.div_ceil(rate)).unwrap_or(crate::UNLIMITED);
+        let exact = i64::try_from(product.div_ceil(rate));
+        return exact.map_or(crate::UNLIMITED, |ns| ns.min(crate::UNLIMITED));
     }
     let exact = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate));
     i64::try_from(exact).map_or(crate::UNLIMITED, |ns| ns.min(crate::UNLIMITED))
@@ -186,6 +190,30 @@ pub(crate) mod tests {
     #[test]
     fn an_infinitely_fast_link_costs_its_latency() {
         assert_eq!(cluster(&[0, 0], 7, 0, "serial").transfer_ns(1 << 40, 0, 1), 7);
+    }
+
+    #[test]
+    fn transfer_times_stop_at_unlimited_and_never_wrap() {
+        let slow = |latency| cluster(&[0, 0], latency, 1, "serial");
+        assert_eq!(slow(5).transfer_ns(9, 0, 1), 9_000_000_005);
+        assert_eq!(slow(5).transfer_ns(9_000_000_000, 0, 1), crate::UNLIMITED);
+        assert_eq!(slow(5).transfer_ns(1 << 59, 0, 1), crate::UNLIMITED);
+        assert_eq!(slow(i64::MAX).transfer_ns(1 << 59, 0, 1), crate::UNLIMITED);
+    }
+
+    #[test]
+    fn the_greatest_channel_number_is_refused_and_not_wrapped() {
+        let mut columns = cluster(&[0, 0], 0, 0, "serial").columns;
+        columns.send_channel[1] = i32::MAX;
+        let what = "channel numbers";
+        assert!(matches!(Cluster::new(columns), Err(Error::Shape { what: w, .. }) if w == what));
+    }
+
+    #[test]
+    fn no_reserve_makes_a_cap_that_sums_could_wrap_on() {
+        let mut columns = cluster(&[5, i64::MAX], 0, 0, "serial").columns;
+        columns.reserve_bytes[0] = i64::MAX;
+        assert_eq!(Cluster::new(columns).unwrap().cap_bytes, [-1, crate::UNLIMITED]);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! device are a merge of three sorted streams: its ops, arriving transfers, and sends that were the last use
 //! of what they sent. Time O(ops + edges + transfers), with a sort of the transfers where links have no channels.
 
+use crate::error::{Error, Result};
+use crate::launch::check_devices;
 use crate::problem::Problem;
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, Transfer};
 use crate::{Bytes, Ns, OpId};
 
 const NONE: u32 = u32::MAX;
@@ -31,6 +33,23 @@ pub fn peaks(problem: &Problem, schedule: &Schedule) -> Vec<Peak> {
     let mut events = Events::default();
     events.fill(problem, schedule);
     problem.devices().map(|device| events.peak(problem, schedule, device)).collect()
+}
+
+/// Checks that a schedule is one of this problem, as far as indices go.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::LaunchOrder`] or [`Error::WrongDevice`].
+pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<()> {
+    let (expected, found) = (problem.graph.num_ops, schedule.order.len());
+    let is_known = |transfer: &Transfer| {
+        (transfer.tensor as usize) < problem.graph.num_tensors
+            && transfer.consumer < problem.num_ops()
+            && transfer.source.max(transfer.destination) < problem.devices().end
+    };
+    if found != expected || !schedule.transfers.iter().all(is_known) {
+        return Err(Error::Shape { what: "ops of the schedule", expected, found });
+    }
+    check_devices(problem, &schedule.device)
 }
 
 /// Use of every device over time; the first entry of each is what is held from time 0 on.

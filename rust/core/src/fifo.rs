@@ -7,10 +7,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::error::{Error, Result};
+use crate::lists::Lists;
 use crate::original::{OpBytes, finished, is_order_only};
 use crate::problem::Problem;
 use crate::schedule::{Decision, Executor, Schedule, Transfer};
-use crate::{DeviceId, Ns, OpId};
+use crate::{DeviceId, Ns, OpId, TensorId};
 
 /// Runs a placement. Ties in ready time go by topological position.
 ///
@@ -40,7 +41,8 @@ pub fn run(problem: &Problem, bytes: &OpBytes, device: &[DeviceId]) -> Result<Sc
     let mut end = vec![0; graph.num_ops];
     let mut transfers = Vec::new();
     let mut launch = Vec::with_capacity(graph.num_ops);
-    let mut parents: Vec<OpId> = Vec::new();
+    let mut counted_for = vec![OpId::MAX; graph.num_ops];
+    let mut out_edges = OutEdges::new(problem);
     let mut queue: BinaryHeap<Reverse<(Ns, u32)>> = BinaryHeap::new();
     for op in (0..problem.num_ops()).filter(|op| waiting[*op as usize] == 0) {
         queue.push(Reverse((0, graph.position()[op as usize])));
@@ -61,21 +63,18 @@ pub fn run(problem: &Problem, bytes: &OpBytes, device: &[DeviceId]) -> Result<Sc
             peak[at] = used[at] + bytes.scratch[op as usize];
             peak_op[at] = op;
         }
-        parents.clear();
         for tensor in graph.inputs(op) {
-            let parent = graph.producer(*tensor);
-            if !parents.contains(&parent) {
-                parents.push(parent);
+            let parent = graph.producer(*tensor) as usize;
+            if counted_for[parent] == op {
+                continue;
             }
-        }
-        for parent in &parents {
-            let parent = *parent as usize;
+            counted_for[parent] = op;
             unrun[parent] -= 1;
             if unrun[parent] == 0 {
                 used[device[parent] as usize] -= bytes.held[parent] - bytes.persistent[parent];
             }
         }
-        for (tensor, consumer) in out_edges(problem, op) {
+        for (tensor, consumer) in out_edges.of(op).iter().copied() {
             let destination = device[consumer as usize];
             let mut arrival = end[op as usize];
             if destination != home && !is_order_only(problem, tensor) {
@@ -116,12 +115,42 @@ pub fn run(problem: &Problem, bytes: &OpBytes, device: &[DeviceId]) -> Result<Sc
 }
 
 /// Edges that leave an op, child by child in the order of the originals' out-edges.
-fn out_edges(problem: &Problem, op: OpId) -> Vec<(u32, OpId)> {
-    let graph = problem.graph;
-    let mut edges = Vec::new();
-    for child in graph.children(op) {
-        let inputs = graph.inputs(*child).iter().copied();
-        edges.extend(inputs.filter(|t| graph.producer(*t) == op).map(|t| (t, *child)));
+struct OutEdges<'p> {
+    problem: &'p Problem<'p>,
+    /// Indices of the edges of each producer, in insertion order.
+    edges: Lists,
+    /// For the op that was asked for last: the place of each child among its children.
+    place: Vec<u32>,
+    found: Vec<(TensorId, OpId)>,
+}
+
+impl<'p> OutEdges<'p> {
+    fn new(problem: &'p Problem<'p>) -> Self {
+        let graph = problem.graph;
+        let tensors = graph.columns.edge_tensor.iter();
+        let producers = tensors.map(|tensor| graph.producer(index(*tensor)));
+        let edges = Lists::group(graph.num_ops, producers.zip(0_u32..));
+        Self { problem, edges, place: vec![0; graph.num_ops], found: Vec::new() }
     }
-    edges
+
+    fn of(&mut self, op: OpId) -> &[(TensorId, OpId)] {
+        let graph = self.problem.graph;
+        let children = graph.children(op);
+        for (place, child) in (0_u32..).zip(children) {
+            self.place[*child as usize] = place;
+        }
+        let (tensor, consumer) = (&graph.columns.edge_tensor, &graph.columns.edge_consumer);
+        let ends = |edge: &u32| (index(tensor[*edge as usize]), index(consumer[*edge as usize]));
+        self.found.clear();
+        self.found.extend(self.edges.of(op).iter().map(ends));
+        if children.len() < self.found.len() {
+            let place = &self.place;
+            self.found.sort_by_key(|(_, child)| place[*child as usize]);
+        }
+        &self.found
+    }
+}
+
+fn index(value: i32) -> u32 {
+    u32::try_from(value).expect("checked when the graph was made")
 }

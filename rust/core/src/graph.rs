@@ -277,9 +277,7 @@ fn check_columns(columns: &Columns, num_ops: usize, num_tensors: usize) -> Resul
             found: usize::try_from(num_groups).unwrap_or(0),
         });
     }
-    check_sum("persistent_bytes", &columns.persistent_bytes)?;
-    check_sum("scratch_bytes", &columns.scratch_bytes)?;
-    check_sum("tensor_bytes", &columns.tensor_bytes)?;
+    check_sums(columns, num_ops)?;
     Ok(num_kinds)
 }
 
@@ -298,9 +296,31 @@ fn check_indices(what: &'static str, column: &[i32], least: i32, end: usize) -> 
     }
 }
 
-fn check_sum(what: &'static str, column: &[i64]) -> Result<()> {
-    let sum: i128 = column.iter().map(|value| i128::from(*value)).sum();
-    if sum < i128::from(crate::UNLIMITED) { Ok(()) } else { Err(Error::Overflow { what }) }
+/// A copy of a tensor may be held for every consumer; each op may take its longest time.
+fn check_sums(columns: &Columns, num_ops: usize) -> Result<()> {
+    let sum = |column: &[i64]| -> i128 { column.iter().map(|value| i128::from(*value)).sum() };
+    let copies = columns.edge_tensor.iter().map(|at| columns.tensor_bytes[index(*at) as usize]);
+    let mut total = copies.map(i128::from).sum::<i128>();
+    for (what, column) in [
+        ("persistent_bytes", &columns.persistent_bytes),
+        ("scratch_bytes", &columns.scratch_bytes),
+        ("tensor_bytes", &columns.tensor_bytes),
+    ] {
+        let bytes = sum(column);
+        total += bytes;
+        if bytes >= i128::from(crate::UNLIMITED) {
+            return Err(Error::Overflow { what });
+        }
+    }
+    if total >= i128::from(crate::UNLIMITED) {
+        return Err(Error::Overflow { what: "all bytes, with a copy per consumer," });
+    }
+    for row in columns.compute_ns.chunks(num_ops.max(1)) {
+        if sum(row) >= i128::from(crate::UNLIMITED) * 2 {
+            return Err(Error::Overflow { what: "compute_ns" });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -373,5 +393,19 @@ pub(crate) mod tests {
         let mut bad = columns(&[1, 1], &[]);
         bad.persistent_bytes = vec![i64::MAX / 2; 2];
         assert_eq!(Graph::new(bad).unwrap_err(), Error::Overflow { what: "persistent_bytes" });
+    }
+
+    #[test]
+    fn bytes_count_with_a_copy_per_consumer() {
+        let third = crate::UNLIMITED / 3;
+        let fits = columns(&[1; 3], &[(0, 1, third)]);
+        assert!(Graph::new(fits.clone()).is_ok());
+        let mut shared = fits;
+        (shared.edge_tensor, shared.edge_consumer) = (vec![0, 0], vec![1, 2]);
+        shared.persistent_bytes = vec![4, 0, 0];
+        assert_eq!(
+            Graph::new(shared).unwrap_err(),
+            Error::Overflow { what: "all bytes, with a copy per consumer," }
+        );
     }
 }

@@ -45,5 +45,6 @@ pub type Bytes = i64;
 /// Asked now and then by long calls; `true` means stop with `Error::Cancelled`.
 pub type Cancelled<'a> = &'a dyn Fn() -> bool;
 
-/// A limit that is never reached, and far enough from overflow to be added to.
+/// A limit that is never reached, and far enough from overflow to be added to: all bytes of a graph, with a copy of
+/// each tensor per consumer, stay below it, and so does the length of any schedule.
 pub const UNLIMITED: i64 = 1 << 61;

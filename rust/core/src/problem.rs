@@ -17,6 +17,8 @@ pub struct Problem<'a> {
     class_of: Vec<usize>,
     /// Transfer time of each tensor, where every link takes the same; else empty.
     uniform_ns: Vec<Ns>,
+    /// Links that may be the fastest for some tensor: no other has less latency and more bandwidth.
+    best_links: Vec<(DeviceId, DeviceId)>,
     /// Whether every op may run on every device.
     runs_anywhere: bool,
 }
@@ -45,6 +47,7 @@ impl<'a> Problem<'a> {
             class_ns,
             class_of,
             uniform_ns,
+            best_links: best_links(cluster),
             runs_anywhere: false,
         };
         problem.runs_anywhere = cluster.num_sets == 0
@@ -96,6 +99,16 @@ impl<'a> Problem<'a> {
         }
     }
 
+    /// Whether two devices run the same ops, each in the same time.
+    #[must_use]
+    pub fn run_the_same(&self, one: DeviceId, other: DeviceId) -> bool {
+        let num_devices = self.cluster.num_devices;
+        let sets = self.cluster.columns.allowed.chunks(num_devices);
+        let (at, beside) = (one as usize, other as usize);
+        self.class_of[at] == self.class_of[beside]
+            && sets.into_iter().all(|set| (set[at] != 0) == (set[beside] != 0))
+    }
+
     /// Whether every member of the op's group may run on the device.
     #[must_use]
     pub fn group_may_run(&self, op: OpId, device: DeviceId) -> bool {
@@ -136,10 +149,20 @@ impl<'a> Problem<'a> {
         others.map(|device| self.transfer_ns(tensor, source, device)).max().unwrap_or(0)
     }
 
+    /// Least transfer time of a tensor between any two devices; 0 if there is only one.
+    #[must_use]
+    pub fn cheapest_transfer_ns(&self, tensor: TensorId) -> Ns {
+        if let Some(duration) = self.uniform_ns.get(tensor as usize) {
+            return *duration;
+        }
+        let times = self.best_links.iter().map(|(from, to)| self.transfer_ns(tensor, *from, *to));
+        times.min().unwrap_or(0)
+    }
+
     fn link_transfer_ns(&self, tensor: TensorId, source: DeviceId, destination: DeviceId) -> Ns {
         let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
         if given >= 0 {
-            return given;
+            return given.min(UNLIMITED);
         }
         self.cluster.transfer_ns(
             self.graph.columns.tensor_bytes[tensor as usize],
@@ -248,7 +271,7 @@ impl<'a> Problem<'a> {
         let latency = columns.latency_ns.iter().max().copied().unwrap_or(0);
         let slowest = columns.bytes_per_s.iter().filter(|rate| **rate > 0).min().copied();
         for tensor in 0..u32::try_from(self.graph.num_tensors).expect("checked to fit 31 bits") {
-            let copies = self.graph.consumers(tensor).len().min(self.cluster.num_devices);
+            let copies = self.graph.consumers(tensor).len().min(self.cluster.num_devices - 1);
             let given = self.graph.columns.tensor_transfer_ns[tensor as usize];
             let longest = match (self.uniform_ns.get(tensor as usize), given) {
                 (Some(duration), _) => i128::from(*duration),
@@ -271,7 +294,9 @@ impl<'a> Problem<'a> {
 fn check_indices(graph: &Graph, cluster: &Cluster) -> Result<()> {
     let num_kinds = graph.num_kinds;
     let kinds = &cluster.columns.kind;
-    let bad_kind = |kind: &i32| usize::try_from(*kind).map_or(true, |kind| kind >= num_kinds);
+    // Without ops there are no rows of compute times to miss.
+    let end = if graph.num_ops == 0 { usize::MAX } else { num_kinds };
+    let bad_kind = |kind: &i32| usize::try_from(*kind).map_or(true, |kind| kind >= end);
     if let Some(index) = kinds.iter().position(bad_kind) {
         return Err(Error::Value { what: "kind", index, value: i64::from(kinds[index]) });
     }
@@ -281,6 +306,29 @@ fn check_indices(graph: &Graph, cluster: &Cluster) -> Result<()> {
         return Err(Error::Value { what: "allowed_set", index, value: i64::from(sets[index]) });
     }
     Ok(())
+}
+
+/// The links on the front of least latency and greatest bandwidth, by latency.
+fn best_links(cluster: &Cluster) -> Vec<(DeviceId, DeviceId)> {
+    let devices = 0..u32::try_from(cluster.num_devices).expect("checked to fit 15 bits");
+    let links = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));
+    let mut figures: Vec<(Ns, std::cmp::Reverse<i64>, (DeviceId, DeviceId))> = links
+        .filter(|(from, to)| from != to)
+        .map(|(from, to)| {
+            let link = from as usize * cluster.num_devices + to as usize;
+            let rate = cluster.columns.bytes_per_s[link];
+            let rate = if rate == 0 { i64::MAX } else { rate };
+            (cluster.columns.latency_ns[link], std::cmp::Reverse(rate), (from, to))
+        })
+        .collect();
+    figures.sort_unstable();
+    let mut fastest = 0;
+    figures.retain(|(_, rate, _)| {
+        let is_faster = rate.0 > fastest;
+        fastest = fastest.max(rate.0);
+        is_faster
+    });
+    figures.into_iter().map(|(_, _, link)| link).collect()
 }
 
 fn compute_classes(graph: &Graph, cluster: &Cluster) -> (Vec<Vec<Ns>>, Vec<usize>) {
@@ -335,8 +383,39 @@ mod tests {
     }
 
     #[test]
+    fn the_cheapest_transfer_is_that_of_the_best_link_for_its_bytes() {
+        let graph = graph(&[1, 1, 1], &[(0, 1, 1), (0, 2, 1 << 20)]);
+        let mut columns = cluster(&[9; 3], 50, 1_000_000, "serial").columns;
+        (columns.latency_ns[1], columns.bytes_per_s[1]) = (5, 1_000_000_000);
+        (columns.latency_ns[3], columns.bytes_per_s[3]) = (900, 0);
+        let cluster = crate::cluster::Cluster::new(columns).unwrap();
+        let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false).unwrap();
+        assert_eq!((problem.cheapest_transfer_ns(0), problem.cheapest_transfer_ns(1)), (6, 900));
+        assert_eq!(problem.best_links, [(0, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn a_graph_without_ops_fits_any_kind() {
+        let graph = graph(&[], &[]);
+        let mut columns = cluster(&[9], 0, 0, "serial").columns;
+        columns.kind = vec![7];
+        let cluster = crate::cluster::Cluster::new(columns).unwrap();
+        assert!(Problem::new(&graph, &cluster, Retention::Liveness, &|| false).is_ok());
+    }
+
+    #[test]
+    fn a_transfer_that_a_single_device_never_makes_does_not_count() {
+        let mut columns = columns(&[1, 1], &[(0, 1, 0)]);
+        columns.tensor_transfer_ns = vec![i64::MAX];
+        let graph = Graph::new(columns).unwrap();
+        let (one, two) = (cluster(&[9], 0, 0, "serial"), cluster(&[9, 9], 0, 0, "serial"));
+        assert!(Problem::new(&graph, &one, Retention::Liveness, &|| false).is_ok());
+        assert!(Problem::new(&graph, &two, Retention::Liveness, &|| false).is_err());
+    }
+
+    #[test]
     fn a_schedule_beyond_64_bits_is_refused() {
-        let graph = graph(&[i64::MAX / 2, i64::MAX / 2, 5], &[]);
+        let graph = graph(&[1 << 61, 1 << 60, 5], &[]);
         let cluster = cluster(&[9], 0, 0, "serial");
         let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false);
         assert!(matches!(problem.err(), Some(Error::Overflow { .. })));

@@ -44,6 +44,7 @@ impl Request<'_> {
     }
 
     pub(crate) fn no_caps(&self) -> Vec<Bytes> {
-        vec![UNLIMITED; self.problem.cluster.num_devices]
+        // The PyTorch original counts a tensor twice while it receives it.
+        vec![2 * UNLIMITED; self.problem.cluster.num_devices]
     }
 }

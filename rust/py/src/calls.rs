@@ -14,7 +14,7 @@ use baechi_core::request::Request;
 use baechi_core::rules::{Retention, Rules};
 use baechi_core::schedule::Decision;
 use baechi_core::simulate;
-use baechi_core::{Bytes, DeviceId, Ns, OpId};
+use baechi_core::{Bytes, DeviceId, Ns, OpId, UNLIMITED};
 use numpy::ndarray::Array2;
 use numpy::{
     IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods,
@@ -81,7 +81,7 @@ fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
     }
 }
 
-fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
+fn check_counted(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
     let columns = bytes.map(|b| [b.held.len(), b.persistent.len(), b.scratch.len(), b.peak.len()]);
     let lengths = columns.into_iter().flatten().chain(walk.map(<[OpId]>::len));
     for found in lengths {
@@ -89,10 +89,14 @@ fn check_lengths(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>)
             return Err(Error::Shape { what: "op bytes or walk", expected: num_ops, found });
         }
     }
-    if let Some(op) = walk.into_iter().flatten().find(|op| **op as usize >= num_ops) {
-        return Err(Error::LaunchOrder { op: *op });
+    let mut seen = vec![false; num_ops];
+    for op in walk.into_iter().flatten() {
+        match seen.get_mut(*op as usize) {
+            Some(slot) if !*slot => *slot = true,
+            _ => return Err(Error::LaunchOrder { op: *op }),
+        }
     }
-    Ok(())
+    bytes.map_or(Ok(()), OpBytes::check)
 }
 
 /// Places a graph.
@@ -120,7 +124,7 @@ pub fn place(
     let walk = walk.as_ref().map(unsigned).transpose()?;
     let schedule = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
-        check_lengths(graph.graph.num_ops, bytes.as_ref(), walk.as_deref())?;
+        check_counted(graph.graph.num_ops, bytes.as_ref(), walk.as_deref())?;
         let request = Request {
             favorites: favorites.as_deref(),
             seed,
@@ -155,7 +159,7 @@ pub fn simulate_given(
     let bytes = self::op_bytes(op_bytes.as_ref())?;
     let schedule = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
-        check_lengths(graph.graph.num_ops, bytes.as_ref(), None)?;
+        check_counted(graph.graph.num_ops, bytes.as_ref(), None)?;
         let request = Request { bytes: bytes.as_ref(), ..request(&problem, rules) };
         if limits {
             simulate::check_devices(&problem, &device)?;
@@ -234,6 +238,9 @@ fn decision(
             Some(slot) if *slot == u32::MAX => *slot = op,
             _ => return Err(Error::LaunchOrder { op }),
         }
+    }
+    if let Some(op) = not_before.iter().position(|time| !(0..UNLIMITED).contains(time)) {
+        return Err(Error::Value { what: "not_before_ns", index: op, value: not_before[op] });
     }
     let times = launch.iter().filter_map(|op| not_before.get(*op as usize).copied());
     Ok(Decision { device, not_before: times.collect(), launch })
@@ -325,6 +332,7 @@ pub fn memory_curves<'py>(
     let retention = retention_of(py, retention)?;
     let curves = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
+        curve::check_schedule(&problem, &schedule.schedule)?;
         Ok(curve::memory_curves(&problem, &schedule.schedule))
     })?;
     let columns =

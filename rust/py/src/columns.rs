@@ -263,7 +263,8 @@ fn code(wait: Option<Event>) -> i64 {
 
 /// The event of a code as `op_wait` gives it.
 pub(crate) fn event(code: i64) -> Option<Event> {
-    let index = u32::try_from(code / 2).ok()?;
+    // An index beyond all events is refused when the waits are checked.
+    let index = u32::try_from(code / 2).unwrap_or(u32::MAX);
     match code {
         ..0 => None,
         code if code % 2 == 0 => Some(Event::Op(index)),

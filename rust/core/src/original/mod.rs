@@ -10,10 +10,11 @@ mod tensor_flow;
 pub use py_torch::PyTorch;
 pub use tensor_flow::TensorFlow;
 
+use crate::error::{Error, Result};
 use crate::graph::CONTROL;
 use crate::problem::Problem;
 use crate::schedule::{Decision, Executor, Schedule, Transfer};
-use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
+use crate::{Bytes, DeviceId, Ns, OpId, TensorId, UNLIMITED};
 
 const NOWHERE: DeviceId = DeviceId::MAX;
 
@@ -30,6 +31,29 @@ pub struct OpBytes {
 }
 
 impl OpBytes {
+    /// Checks what came from outside: nothing negative, and sums far from 64 bits.
+    ///
+    /// # Errors
+    /// [`Error::Value`] or [`Error::Overflow`].
+    pub fn check(&self) -> Result<()> {
+        let columns = [
+            ("held bytes of ops", &self.held),
+            ("persistent bytes of ops", &self.persistent),
+            ("scratch bytes of ops", &self.scratch),
+            ("peak bytes of ops", &self.peak),
+        ];
+        for (what, column) in columns {
+            if let Some(index) = column.iter().position(|bytes| *bytes < 0) {
+                return Err(Error::Value { what, index, value: column[index] });
+            }
+            let sum: i128 = column.iter().map(|bytes| i128::from(*bytes)).sum();
+            if sum >= i128::from(UNLIMITED / 4) {
+                return Err(Error::Overflow { what });
+            }
+        }
+        Ok(())
+    }
+
     /// From the graph's columns: an op holds its persistent bytes and its outputs.
     #[must_use]
     pub fn of(problem: &Problem) -> Self {

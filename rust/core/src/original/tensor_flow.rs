@@ -60,6 +60,8 @@ struct Groups {
     left: Vec<Bytes>,
     unstarted: Vec<usize>,
     reserve: bool,
+    /// Whether each device may run all of each of the graph's groups; ops that are a group of their own follow those.
+    allowed: Vec<bool>,
 }
 
 impl Groups {
@@ -87,7 +89,16 @@ impl Groups {
             let rest = most(ops, &bytes.scratch) + most(ops, &bytes.held);
             persistent + if reserve { rest } else { 0 }
         };
+        let lists = problem.graph.members();
+        let first = |group| lists.of(group).first().copied();
+        let groups = (0..u32::try_from(lists.len()).expect("at most one per op")).map(first);
+        let groups: Vec<Option<OpId>> = if colocation { groups.collect() } else { Vec::new() };
+        let may_run = |first: &Option<OpId>, device| {
+            first.is_none_or(|first| problem.group_may_run(first, device))
+        };
+        let row = |first| problem.devices().map(move |device| may_run(first, device));
         Self {
+            allowed: groups.iter().flat_map(row).collect(),
             of,
             need: members.iter().map(need).collect(),
             left: vec![0; members.len()],
@@ -336,8 +347,9 @@ impl Timeline for TensorFlow<'_> {
         if self.device[op as usize] == NOWHERE
             && let Some(group) = self.groups.of[op as usize]
         {
-            let may_run = |member: &OpId| self.problem.may_run(*member, device);
-            if !self.groups.members[group as usize].iter().all(may_run) {
+            let at = group as usize * self.problem.cluster.num_devices + device as usize;
+            let allowed = self.groups.allowed.get(at).copied();
+            if !allowed.unwrap_or_else(|| self.problem.may_run(op, device)) {
                 return Room::Never;
             }
             let needed = self.groups.need[group as usize];

@@ -3,7 +3,7 @@
 //! Decides where to cut one depth-first topological order of the forward ops into k runs, one per device,
 //! with least compute plus crossing transfers under the memory limits, for k = 1 to the number of devices; the
 //! best by simulation is taken. Colocation groups and backward ops stay with their first forward op. Inputs: a
-//! problem; result: its schedule. O(edges + devices x cuts^2) time with at most 512 cuts, O(ops + edges) space.
+//! problem; result: its schedule. O(devices x (edges + cuts^2)) time with at most 512 cuts, O(ops + edges) space.
 //!
 //! A chain `a -> b -> c` on two devices that hold two ops each is cut behind `a` or `b`, wherever the
 //! tensor that crosses is smaller.
@@ -15,6 +15,7 @@ use crate::schedule::Schedule;
 use crate::{Bytes, DeviceId, Ns, OpId};
 
 const MOST_CUTS: usize = 512;
+const UNREACHED: Ns = Ns::MAX / 4;
 /// How much more memory than estimated the activations are taken to need, one try after the other.
 const SAFETY: [i64; 5] = [100, 125, 160, 220, 320];
 
@@ -22,15 +23,16 @@ const SAFETY: [i64; 5] = [100, 125, 160, 220, 320];
 pub fn place(request: &Request) -> Result<Schedule> {
     let problem = request.problem;
     let chain = Chain::new(problem);
-    let devices = by_speed(problem, &chain);
+    let shares = Shares::new(problem, &chain)?;
+    let devices = by_speed(problem, &chain, &shares);
     let mut best: Option<Schedule> = None;
     let mut last_error = None;
     // A device may be passed over only where no split gives each of the first few something.
     for (may_skip, percent) in [false, true].into_iter().flat_map(|skip| SAFETY.map(|p| (skip, p)))
     {
+        let cuts = chain.cut(problem, &devices, &shares, percent, may_skip)?;
         for count in 1..=devices.len() {
-            problem.check_cancelled()?;
-            let Some(device) = chain.split(problem, &devices[..count], percent, may_skip) else {
+            let Some(device) = chain.split(problem, &devices, &cuts, count) else {
                 continue;
             };
             match request.schedule_given(&device) {
@@ -47,7 +49,7 @@ pub fn place(request: &Request) -> Result<Schedule> {
             break;
         }
     }
-    best.ok_or_else(|| last_error.unwrap_or_else(|| chain.too_large(problem, &devices)))
+    best.ok_or_else(|| last_error.unwrap_or_else(|| chain.too_large(problem, &devices, &shares)))
 }
 
 /// Units (ops that stay together) in a depth-first topological order, with prefix sums.
@@ -100,30 +102,31 @@ impl Chain {
         Self { unit_of, num_units, persistent, live, running, crossing, refuge, cuts }
     }
 
-    /// Devices of the ops when the chain is cut into one run per device, if that fits the estimates.
-    fn split(
+    /// The best cuts into one run per device, for every number of devices at once: a run on the next device is
+    /// added to the best cuts for those before it.
+    fn cut(
         &self,
         problem: &Problem,
         devices: &[DeviceId],
+        shares: &Shares,
         percent: i64,
         may_skip: bool,
-    ) -> Option<Vec<DeviceId>> {
-        const UNREACHED: Ns = Ns::MAX / 4;
-        let mut cost = vec![UNREACHED; self.cuts.len()];
+    ) -> Result<Cuts> {
+        let num_cuts = self.cuts.len();
+        let mut cost = vec![UNREACHED; num_cuts];
         cost[0] = 0;
-        let mut from: Vec<Vec<usize>> = Vec::new();
+        let mut found = Cuts { from: Vec::new(), is_whole: Vec::new() };
         for device in devices {
-            let share = self.share(problem, *device);
+            problem.check_cancelled()?;
+            let share = shares.of(*device);
             let cap = problem.cluster.cap_bytes[*device as usize];
-            let mut next = if may_skip { cost.clone() } else { vec![UNREACHED; self.cuts.len()] };
-            let mut back: Vec<usize> = (0..self.cuts.len()).collect();
-            for end in 1..self.cuts.len() {
+            let mut next = if may_skip { cost.clone() } else { vec![UNREACHED; num_cuts] };
+            let mut back: Vec<usize> = (0..num_cuts).collect();
+            for end in 1..num_cuts {
                 let mut running = 0;
                 for start in (0..end).rev() {
                     let (first, last) = (self.cuts[start], self.cuts[end]);
-                    for unit in first..self.cuts[start + 1] {
-                        running = running.max(share.running[unit]);
-                    }
+                    running = running.max(share.running_between[start]);
                     let persistent = share.persistent[last] - share.persistent[first];
                     let live = share.live[last] - share.live[first];
                     if persistent + part(live + running, percent) > cap {
@@ -141,14 +144,26 @@ impl Chain {
                 }
             }
             cost = next;
-            from.push(back);
+            found.from.push(back);
+            found.is_whole.push(self.num_units == 0 || cost[num_cuts - 1] < UNREACHED);
         }
-        let mut end = self.cuts.len() - 1;
-        if self.num_units > 0 && cost[end] >= UNREACHED {
+        Ok(found)
+    }
+
+    /// Devices of the ops under the best cuts for the first `count` devices, if those fit the estimates.
+    fn split(
+        &self,
+        problem: &Problem,
+        devices: &[DeviceId],
+        cuts: &Cuts,
+        count: usize,
+    ) -> Option<Vec<DeviceId>> {
+        if !cuts.is_whole[count - 1] {
             return None;
         }
+        let mut end = self.cuts.len() - 1;
         let mut home = vec![0; self.num_units];
-        for (device, back) in devices.iter().zip(&from).rev() {
+        for (device, back) in devices.iter().zip(&cuts.from).take(count).rev() {
             let start = back[end];
             home[self.cuts[start]..self.cuts[end]].fill(*device);
             end = start;
@@ -193,15 +208,17 @@ impl Chain {
             time[unit + 1] += time[unit];
         }
         let num_barred = barred.iter().filter(|barred| **barred).count();
-        Share { time, persistent, live, running, num_barred }
+        let most = |run: &[usize]| running[run[0]..run[1]].iter().copied().max().unwrap_or(0);
+        let running_between = self.cuts.windows(2).map(most).collect();
+        Share { time, persistent, live, running, running_between, num_barred }
     }
 
     /// The first unit that is left over when one device after the other is filled with whole units.
-    fn too_large(&self, problem: &Problem, devices: &[DeviceId]) -> Error {
+    fn too_large(&self, problem: &Problem, devices: &[DeviceId], shares: &Shares) -> Error {
         let (mut unit, mut at) = (0, 0);
         let (mut needed, mut free) = (0, 0);
         while unit < self.num_units && at < devices.len() {
-            let share = self.share(problem, devices[at]);
+            let share = shares.of(devices[at]);
             free = problem.cluster.cap_bytes[devices[at] as usize];
             let mut running = 0;
             while unit < self.num_units {
@@ -235,7 +252,45 @@ struct Share {
     persistent: Vec<Bytes>,
     live: Vec<Bytes>,
     running: Vec<Bytes>,
+    /// The most of `running` between each place to cut and the next.
+    running_between: Vec<Bytes>,
     num_barred: usize,
+}
+
+/// The shares of all devices; devices that are alike have one together.
+struct Shares {
+    shares: Vec<Share>,
+    of_device: Vec<usize>,
+}
+
+impl Shares {
+    fn new(problem: &Problem, chain: &Chain) -> Result<Self> {
+        let mut shares = Vec::new();
+        let mut of_device: Vec<usize> = Vec::new();
+        for device in problem.devices() {
+            let alike = (0..device).find(|other| problem.run_the_same(*other, device));
+            let Some(alike) = alike else {
+                problem.check_cancelled()?;
+                of_device.push(shares.len());
+                shares.push(chain.share(problem, device));
+                continue;
+            };
+            of_device.push(of_device[alike as usize]);
+        }
+        Ok(Self { shares, of_device })
+    }
+
+    fn of(&self, device: DeviceId) -> &Share {
+        &self.shares[self.of_device[device as usize]]
+    }
+}
+
+/// The best cuts for each number of devices.
+struct Cuts {
+    /// For each device and end of its run, the place where that run starts.
+    from: Vec<Vec<usize>>,
+    /// Whether so many devices take the whole chain.
+    is_whole: Vec<bool>,
 }
 
 /// The first device that may run each op and its group.
@@ -398,10 +453,10 @@ fn choose_cuts(crossing: &[Ns], num_units: usize) -> Vec<usize> {
 }
 
 /// Devices by the time all ops would take there, fastest first; a device that cannot run some counts as slow.
-fn by_speed(problem: &Problem, chain: &Chain) -> Vec<DeviceId> {
+fn by_speed(problem: &Problem, chain: &Chain, shares: &Shares) -> Vec<DeviceId> {
     let mut devices: Vec<DeviceId> = problem.devices().collect();
     let key = |device: &DeviceId| {
-        let share = chain.share(problem, *device);
+        let share = shares.of(*device);
         (share.num_barred, share.time[chain.num_units], *device)
     };
     devices.sort_by_cached_key(key);

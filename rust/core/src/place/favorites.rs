@@ -30,7 +30,6 @@ pub fn pairs(problem: &Problem, rules: Rules) -> Pairs {
     };
     let mut pairs =
         Pairs { compute_ns: (0..problem.num_ops()).map(fastest).collect(), ..Pairs::default() };
-    let transfer: Vec<Ns> = cheapest(problem);
     // Where the pair of the current parent and each of its children is.
     let mut pair_of = vec![0; graph.num_ops];
     for parent in 0..problem.num_ops() {
@@ -41,40 +40,17 @@ pub fn pairs(problem: &Problem, rules: Rules) -> Pairs {
             pairs.transfer_ns.push(0);
         }
         for tensor in graph.outputs(parent) {
+            let transfer = problem.cheapest_transfer_ns(*tensor);
             for child in graph.consumers(*tensor) {
                 let time = &mut pairs.transfer_ns[pair_of[*child as usize]];
                 match rules {
-                    Rules::BaechiTf => *time += transfer[*tensor as usize],
-                    Rules::Physical | Rules::BaechiTorch => {
-                        *time = transfer[*tensor as usize].max(*time);
-                    }
+                    Rules::BaechiTf => *time += transfer,
+                    Rules::Physical | Rules::BaechiTorch => *time = transfer.max(*time),
                 }
             }
         }
     }
     pairs
-}
-
-/// Time of each tensor over the cheapest link between two devices, 0 on one device.
-fn cheapest(problem: &Problem) -> Vec<Ns> {
-    let columns = &problem.cluster.columns;
-    let num_devices = problem.cluster.num_devices;
-    // Devices with the same link cost the same: one pair of each kind will do.
-    let mut links: Vec<(i64, i64, u32, u32)> = Vec::new();
-    for source in problem.devices() {
-        for to in problem.devices().filter(|to| *to != source) {
-            let at = source as usize * num_devices + to as usize;
-            links.push((columns.latency_ns[at], columns.bytes_per_s[at], source, to));
-        }
-    }
-    links.sort_unstable();
-    links.dedup_by_key(|link| (link.0, link.1));
-    let time = |tensor: u32| {
-        let times =
-            links.iter().map(|(_, _, source, to)| problem.transfer_ns(tensor, *source, *to));
-        times.min().unwrap_or(0)
-    };
-    (0..u32::try_from(problem.graph.num_tensors).expect("31 bits")).map(time).collect()
 }
 
 /// Favorites without a linear program: in topological order, each op becomes the favorite of the parent whose data

@@ -170,7 +170,8 @@ impl<'a> Search<'a> {
                 return true;
             }
             if self.work > MOST_WORK
-                || (step.is_multiple_of(64) && self.problem.check_cancelled().is_err())
+                || ((step.is_multiple_of(64) || ops > 10_000)
+                    && self.problem.check_cancelled().is_err())
             {
                 return false;
             }

@@ -271,13 +271,24 @@ impl<'p> Book<'p> {
                 let at = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 let running = self.running[at];
-                if running != OpId::MAX && self.problem.graph.inputs(running).contains(&tensor) {
+                if running != OpId::MAX && self.consumes(running, tensor) {
                     self.ending[at].push(tensor);
                 } else {
                     self.used[at] -= bytes;
                     effects.roomier.push(u32::try_from(at).expect("at most 15 bits"));
                 }
             }
+        }
+    }
+
+    /// Whether an op consumes a tensor, by the shorter of the two lists: either may have a million entries.
+    fn consumes(&self, op: OpId, tensor: TensorId) -> bool {
+        let (inputs, consumers) =
+            (self.problem.graph.inputs(op), self.problem.graph.consumers(tensor));
+        if inputs.len() < consumers.len() {
+            inputs.contains(&tensor)
+        } else {
+            consumers.contains(&op)
         }
     }
 
