@@ -1,127 +1,11 @@
-//! Grouping ops that belong together, and contracting groups to single ops without ever making a cycle.
-//!
-//! Baechi, SoCC 2020, section 4 (extended paper, sections 3.1.3 and 3.2): colocation, co-placement and operator fusion.
-//!
-//! Different from the original: a fused op keeps the weights of its members and the peak of what is live
-//! inside it, internal edges are fused until none is left that is safe, and topological numbers are those of the new graph.
+//! Fusion: ops of one group become single ops along every edge that cannot close a cycle.
 
 use std::collections::{BTreeSet, VecDeque};
 
+use super::{OWN, find, index};
 use crate::graph::{CONTROL, Columns, FORWARD, Graph};
 use crate::rules::Retention;
 use crate::{Bytes, Ns, OpId};
-
-/// Label of an op that stands for itself.
-const OWN: i32 = -1;
-
-/// Co-placement: every op with exactly one child joins the child's group, in topological order, as long as the group's persistent
-/// bytes stay within `most_bytes` and one of the two may run wherever the other may. Returns the group of
-/// each op; ops that stay alone keep -1.
-#[must_use]
-pub fn coplace(graph: &Graph, labels: &[i32], most_bytes: Bytes) -> Vec<i32> {
-    let num_ops = graph.num_ops;
-    let mut root: Vec<u32> = (0..index(num_ops)).collect();
-    let mut first_of = vec![u32::MAX; num_ops];
-    for (op, label) in (0_u32..).zip(labels) {
-        if let Ok(label) = usize::try_from(*label) {
-            if first_of[label] == u32::MAX {
-                first_of[label] = op;
-            } else {
-                root[op as usize] = first_of[label];
-            }
-        }
-    }
-    let mut bytes = vec![0; num_ops];
-    let mut homes: Vec<Homes> = (0..num_ops).map(|op| Homes::of(graph, op)).collect();
-    for op in 0..num_ops {
-        let home = find(&mut root, index(op)) as usize;
-        bytes[home] += graph.columns.persistent_bytes[op];
-        if home != op {
-            let own = std::mem::take(&mut homes[op]);
-            homes[home].restrict(&own);
-        }
-    }
-    for op in graph.order().iter().copied() {
-        let [child] = graph.children(op) else {
-            continue;
-        };
-        let (one, other) = (find(&mut root, op) as usize, find(&mut root, *child) as usize);
-        if one == other
-            || !homes[one].surely_meet(&homes[other])
-            || bytes[one] + bytes[other] > most_bytes
-        {
-            continue;
-        }
-        let (kept, gone) = (one.min(other), one.max(other));
-        root[gone] = index(kept);
-        bytes[kept] += bytes[gone];
-        let lost = std::mem::take(&mut homes[gone]);
-        homes[kept].restrict(&lost);
-    }
-    let mut size = vec![0_u32; num_ops];
-    for op in 0..num_ops {
-        size[find(&mut root, index(op)) as usize] += 1;
-    }
-    let mut number = vec![OWN; num_ops];
-    let mut next = 0;
-    (0..num_ops)
-        .map(|op| {
-            let home = find(&mut root, index(op)) as usize;
-            if size[home] > 1 && number[home] == OWN {
-                number[home] = next;
-                next += 1;
-            }
-            number[home]
-        })
-        .collect()
-}
-
-/// Where the ops of a group may run, as far as a graph tells: it does not know the devices of a cluster.
-#[derive(Default)]
-struct Homes {
-    set: Allowed,
-    kinds: Vec<bool>,
-}
-
-/// Which allowed set the ops of a group have.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Allowed {
-    #[default]
-    Any,
-    One(i32),
-    /// Different ones.
-    Several,
-}
-
-impl Homes {
-    fn of(graph: &Graph, op: usize) -> Self {
-        let set = graph.columns.allowed_set[op];
-        let can_run = |kind| graph.columns.compute_ns[kind * graph.num_ops + op] >= 0;
-        Self {
-            set: if set < 0 { Allowed::Any } else { Allowed::One(set) },
-            kinds: (0..graph.num_kinds).map(can_run).collect(),
-        }
-    }
-
-    fn restrict(&mut self, other: &Self) {
-        self.set = match (self.set, other.set) {
-            (Allowed::Any, set) | (set, Allowed::Any) => set,
-            (one, other) if one == other => one,
-            _ => Allowed::Several,
-        };
-        self.kinds.iter_mut().zip(&other.kinds).for_each(|(can, other)| *can &= *other);
-    }
-
-    /// Whether every device that one of the two may use is open to the other, on any cluster.
-    fn surely_meet(&self, other: &Self) -> bool {
-        let includes = |large: &Self, small: &Self| {
-            let set = large.set == Allowed::Any
-                || (large.set == small.set && large.set != Allowed::Several);
-            set && large.kinds.iter().zip(&small.kinds).all(|(large, small)| *large || !*small)
-        };
-        includes(self, other) || includes(other, self)
-    }
-}
 
 /// A graph whose ops stand for one or more ops of another.
 pub struct Fusion {
@@ -137,8 +21,8 @@ pub struct Fusion {
 /// Fuses ops of one group along every edge whose contraction cannot make a cycle: the producer has no other child,
 /// or the consumer no other parent.
 ///
-/// Compute times and persistent bytes add up; scratch becomes the most that is live inside at once, scratch included, when the members run in
-/// topological order. Under `Training` retention, outputs of forward ops stay outputs.
+/// Compute times and persistent bytes add up; scratch becomes the most that is live inside at once, scratch included and beyond the outputs
+/// that stay, when the members run in topological order. Under `Training` retention, outputs of forward ops stay outputs.
 #[must_use]
 pub fn fuse(graph: &Graph, labels: &[i32], retention: Retention) -> Fusion {
     let root = contract(graph, labels);
@@ -303,11 +187,14 @@ fn keep_tensors(
     tensor_of
 }
 
-/// Most bytes of vanished tensors plus scratch that are live in each node at once.
+/// Most bytes that are live in each node at once, beyond all its outputs, which it holds from its start.
 fn inner_peaks(graph: &Graph, node_of: &[u32], num_nodes: usize, kept: &[u32]) -> Vec<Bytes> {
     let mut is_inner = vec![true; graph.num_tensors];
+    let mut outputs = vec![0; num_nodes];
     for tensor in kept {
         is_inner[*tensor as usize] = false;
+        let node = node_of[graph.producer(*tensor) as usize] as usize;
+        outputs[node] += graph.columns.tensor_bytes[*tensor as usize];
     }
     let mut uses: Vec<usize> =
         (0..index(graph.num_tensors)).map(|tensor| graph.consumers(tensor).len()).collect();
@@ -315,9 +202,7 @@ fn inner_peaks(graph: &Graph, node_of: &[u32], num_nodes: usize, kept: &[u32]) -
     let mut peak = vec![0; num_nodes];
     for op in graph.order().iter().copied() {
         let node = node_of[op as usize] as usize;
-        for tensor in graph.outputs(op).iter().filter(|tensor| is_inner[**tensor as usize]) {
-            live[node] += graph.columns.tensor_bytes[*tensor as usize];
-        }
+        live[node] += graph.output_bytes[op as usize];
         peak[node] = peak[node].max(live[node] + graph.columns.scratch_bytes[op as usize]);
         for tensor in graph.inputs(op).iter().filter(|tensor| is_inner[**tensor as usize]) {
             uses[*tensor as usize] -= 1;
@@ -326,19 +211,7 @@ fn inner_peaks(graph: &Graph, node_of: &[u32], num_nodes: usize, kept: &[u32]) -
             }
         }
     }
-    peak
-}
-
-fn find(root: &mut [u32], mut op: u32) -> u32 {
-    while root[op as usize] != op {
-        root[op as usize] = root[root[op as usize] as usize];
-        op = root[op as usize];
-    }
-    op
-}
-
-fn index(at: usize) -> u32 {
-    u32::try_from(at).expect("checked to fit 31 bits")
+    peak.into_iter().zip(outputs).map(|(peak, outputs)| peak - outputs).collect()
 }
 
 #[cfg(test)]
@@ -387,6 +260,15 @@ mod tests {
     }
 
     #[test]
+    fn an_output_of_a_fused_op_makes_room_for_what_ran_before_it() {
+        let mut old = columns(&[1; 3], &[(0, 1, 2), (1, 2, 9)]);
+        old.scratch_bytes = vec![8, 1, 0];
+        let fusion = fuse(&Graph::new(old).unwrap(), &[0, 0, -1], Retention::Liveness);
+        // The first op needs 2 + 8, the second 2 + 9 + 1; 9 of them are the output.
+        assert_eq!(fusion.columns.scratch_bytes, [3, 0]);
+    }
+
+    #[test]
     fn control_tensors_of_fused_ops_become_one() {
         let mut old = columns(&[1; 4], &[(0, 1, 0), (0, 2, 0), (1, 2, 0), (1, 3, 0)]);
         old.tensor_class = vec![4, CONTROL, CONTROL, CONTROL];
@@ -405,18 +287,6 @@ mod tests {
     }
 
     #[test]
-    fn coplacement_joins_only_ops_that_surely_have_a_device_in_common() {
-        let mut old = columns(&[1; 6], &[(0, 1, 0), (2, 3, 0), (4, 5, 0)]);
-        // Two kinds: op 0 runs on both, as op 1; 2 and 3 on one each; 4 is pinned, 5 runs on the second.
-        old.compute_ns = vec![1, 1, 1, 1, 1, -1, -1, 1, 1, 1, 1, 1];
-        old.compute_ns[2] = -1;
-        old.compute_ns[9] = -1;
-        old.allowed_set = vec![-1, -1, -1, -1, 0, -1];
-        let graph = Graph::new(old).unwrap();
-        assert_eq!(coplace(&graph, &[-1; 6], Bytes::MAX), [0, 0, -1, -1, -1, -1]);
-    }
-
-    #[test]
     fn weights_of_fused_ops_are_kept() {
         let mut old = columns(&[1, 1], &[(0, 1, 3)]);
         old.persistent_bytes = vec![8, 9];
@@ -430,19 +300,5 @@ mod tests {
         let fusion = fuse(&old, &[0, 0], Retention::Training);
         assert_eq!(fusion.columns.tensor_bytes, [3]);
         assert_eq!(fusion.columns.scratch_bytes, [0]);
-    }
-
-    #[test]
-    fn coplacement_joins_only_children_without_siblings() {
-        let graph = graph(&[1; 4], &[(0, 1, 0), (1, 2, 0), (1, 3, 0)]);
-        assert_eq!(coplace(&graph, &[-1; 4], Bytes::MAX), [0, 0, -1, -1]);
-    }
-
-    #[test]
-    fn coplacement_stops_where_a_group_grows_too_large() {
-        let mut old = columns(&[1; 3], &[(0, 1, 0), (1, 2, 0)]);
-        old.persistent_bytes = vec![4, 4, 4];
-        let graph = Graph::new(old).unwrap();
-        assert_eq!(coplace(&graph, &[-1; 3], 8), [0, 0, -1]);
     }
 }
