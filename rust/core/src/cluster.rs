@@ -117,6 +117,28 @@ impl Cluster {
         Channels { send: self.columns.send_channel[link], recv: self.columns.recv_channel[link] }
     }
 
+    /// Links that may be the fastest for some tensor, by latency: no other has less of it and as much bandwidth.
+    #[must_use]
+    pub fn best_links(&self) -> Vec<(DeviceId, DeviceId)> {
+        let devices = 0..u32::try_from(self.num_devices).expect("checked to fit 15 bits");
+        let links = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));
+        let figures = links.filter(|(from, to)| from != to).map(|(from, to)| {
+            let link = self.link(from, to);
+            let rate = self.columns.bytes_per_s[link];
+            let rate = if rate == 0 { i64::MAX } else { rate };
+            (self.columns.latency_ns[link], std::cmp::Reverse(rate), (from, to))
+        });
+        let mut figures: Vec<_> = figures.collect();
+        figures.sort_unstable();
+        let mut fastest = 0;
+        figures.retain(|(_, rate, _)| {
+            let is_faster = rate.0 > fastest;
+            fastest = fastest.max(rate.0);
+            is_faster
+        });
+        figures.into_iter().map(|(_, _, link)| link).collect()
+    }
+
     fn link(&self, source: DeviceId, destination: DeviceId) -> usize {
         source as usize * self.num_devices + destination as usize
     }

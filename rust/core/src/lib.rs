@@ -14,6 +14,7 @@ pub mod error;
 pub mod evaluate;
 pub mod fifo;
 pub mod graph;
+mod graph_columns;
 pub mod group;
 pub mod launch;
 mod ledger;

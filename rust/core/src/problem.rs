@@ -47,7 +47,7 @@ impl<'a> Problem<'a> {
             class_ns,
             class_of,
             uniform_ns,
-            best_links: best_links(cluster),
+            best_links: cluster.best_links(),
             runs_anywhere: false,
         };
         problem.runs_anywhere = cluster.num_sets == 0
@@ -306,29 +306,6 @@ fn check_indices(graph: &Graph, cluster: &Cluster) -> Result<()> {
         return Err(Error::Value { what: "allowed_set", index, value: i64::from(sets[index]) });
     }
     Ok(())
-}
-
-/// The links on the front of least latency and greatest bandwidth, by latency.
-fn best_links(cluster: &Cluster) -> Vec<(DeviceId, DeviceId)> {
-    let devices = 0..u32::try_from(cluster.num_devices).expect("checked to fit 15 bits");
-    let links = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));
-    let mut figures: Vec<(Ns, std::cmp::Reverse<i64>, (DeviceId, DeviceId))> = links
-        .filter(|(from, to)| from != to)
-        .map(|(from, to)| {
-            let link = from as usize * cluster.num_devices + to as usize;
-            let rate = cluster.columns.bytes_per_s[link];
-            let rate = if rate == 0 { i64::MAX } else { rate };
-            (cluster.columns.latency_ns[link], std::cmp::Reverse(rate), (from, to))
-        })
-        .collect();
-    figures.sort_unstable();
-    let mut fastest = 0;
-    figures.retain(|(_, rate, _)| {
-        let is_faster = rate.0 > fastest;
-        fastest = fastest.max(rate.0);
-        is_faster
-    });
-    figures.into_iter().map(|(_, _, link)| link).collect()
 }
 
 fn compute_classes(graph: &Graph, cluster: &Cluster) -> (Vec<Vec<Ns>>, Vec<usize>) {
