@@ -120,7 +120,7 @@ def test_a_wait_for_a_transfer_that_an_edit_removed_is_an_input_error(tmp_path: 
     plan = dataclasses.replace(
         plan,
         device=plan.device * 0,
-        provenance=dataclasses.replace(plan.provenance, graph_fingerprint=graph.fingerprint),
+        provenance=dataclasses.replace(plan.provenance, made_for=graph),
     )
     with pytest.raises(InputError, match='transfer of "source:0" to d1, which does not happen'):
         baechi.simulate(graph, cluster, plan)

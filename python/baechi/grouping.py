@@ -112,7 +112,7 @@ class Grouping:
             core = self._scheduled(setting, at[self.devices(plan)], plan)
         provenance = dataclasses.replace(
             made,
-            graph_fingerprint=self.original.fingerprint,
+            made_for=self.original,
             graph_digests=Digests(self.original),
             options={**made.options, "grouping": list(self.steps), "retention": retention},
         )

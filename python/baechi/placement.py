@@ -105,7 +105,7 @@ def place(
         options["threshold"] = placer.threshold
         options |= placer.bounds
     provenance = Provenance(
-        graph_fingerprint=graph.fingerprint,
+        made_for=graph,
         graph_digests=Digests(graph),
         cluster=setting.cluster,
         algorithm=algorithm,

@@ -39,7 +39,8 @@ class Candidate:
 class Provenance:
     """What a plan was made from; nothing that differs between two runs or two machines."""
 
-    graph_fingerprint: str
+    made_for: Graph | str
+    """The graph, or its fingerprint where the plan comes from a file."""
     graph_digests: Mapping[str, str]
     """Op name to a digest of its costs, memory, inputs and constraints; names what changed."""
     cluster: Cluster
@@ -50,6 +51,11 @@ class Provenance:
     versions: Mapping[str, str]
     notes: tuple[str, ...] = ()
     """What a reader must know, such as links that were assumed."""
+
+    @property
+    def graph_fingerprint(self) -> str:
+        """SHA-256 of the graph; a graph finds it when it is first asked."""
+        return self.made_for if isinstance(self.made_for, str) else self.made_for.fingerprint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -144,7 +144,7 @@ def _provenance(row: Any, digests: Mapping[str, str]) -> Provenance:
     with strict_json.naming("provenance: cluster"):
         cluster = Cluster.from_json_dict(_plain(made.value("cluster", dict)))
     return Provenance(
-        graph_fingerprint=made.value("graph_fingerprint", str),
+        made_for=made.value("graph_fingerprint", str),
         graph_digests=digests,
         cluster=cluster,
         algorithm=made.value("algorithm", str),
