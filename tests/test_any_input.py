@@ -220,9 +220,9 @@ def test_memory_that_together_exceeds_64_bits_is_no_proof_of_too_little() -> Non
 
 
 def test_what_is_short_by_a_byte_is_told_in_bytes() -> None:
-    error = OutOfMemoryError("a", "gpu:0", 2**20 + 1, 2**20)
-    assert "needs 1048577 B" in str(error)
-    assert "has 1048576 B free" in str(error)
+    error = OutOfMemoryError("a", "gpu:0", 2**20 + 2, 2**20 + 1)
+    assert "needs 1048578 B" in str(error)
+    assert "has 1048577 B free" in str(error)
 
 
 def test_compute_times_just_below_the_limit_do_not_wrap() -> None:
