@@ -12,7 +12,7 @@ import pytest
 
 from baechi.cluster import Cluster, Device
 from baechi.comparison import compare
-from baechi.errors import InputError
+from baechi.errors import InputError, OutOfMemoryError
 from baechi.graph import Graph
 from baechi.grouping import group
 from baechi.placement import place
@@ -202,6 +202,27 @@ def test_transfers_just_below_the_limit_do_not_wrap(rules: str) -> None:
     for row in compare(graph, "3x1KB", rules=rules, favorites="greedy").rows:
         assert row.plan is not None
         assert 3 <= row.plan.makespan_ns < 2**61
+
+
+def test_memory_that_together_exceeds_64_bits_is_no_proof_of_too_little() -> None:
+    graph = Graph.from_arrays(
+        compute_ns=[5, 5],
+        persistent_bytes=[1, 0],
+        scratch_bytes=[0, 3],
+        allowed_set=[-1, 0],
+        allowed_sets=[["small"]],
+    )
+    sizes = {f"gpu:{at}": 2**62 - 1 for at in range(8)} | {"small": 2}
+    with pytest.raises(OutOfMemoryError) as caught:
+        place(graph, sizes, "m-etf")
+    assert 'op "op1" needs 3 B' in str(caught.value)
+    assert "persistent bytes are" not in str(caught.value)
+
+
+def test_what_is_short_by_a_byte_is_told_in_bytes() -> None:
+    error = OutOfMemoryError("a", "gpu:0", 2**20 + 2, 2**20 + 1)
+    assert "needs 1048578 B" in str(error)
+    assert "has 1048577 B free" in str(error)
 
 
 def test_compute_times_just_below_the_limit_do_not_wrap() -> None:

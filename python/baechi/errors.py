@@ -115,10 +115,10 @@ class OutOfMemoryError(BaechiError):
         where = "one device" if self.device is None else f"device {_quote(self.device)}"
         holder = "the largest" if self.device is None else "which"
         placed = "" if self.num_placed is None else f" ({self.num_placed} ops placed before it)"
-        return (
-            f"op {_quote(self.op)} needs {format_bytes(self.needed_bytes)} on {where}, "
-            f"{holder} has {format_bytes(self.free_bytes)} free{placed}"
-        )
+        needed, free = format_bytes(self.needed_bytes), format_bytes(self.free_bytes)
+        if needed == free:  # a difference that only exact numbers show
+            needed, free = f"{self.needed_bytes} B", f"{self.free_bytes} B"
+        return f"op {_quote(self.op)} needs {needed} on {where}, {holder} has {free} free{placed}"
 
 
 class PlacementError(BaechiError):

@@ -89,11 +89,11 @@ def _proof(setting: Setting) -> str | None:
             f"{what} needs {format_bytes(int(needed[op]))} on one device, the largest it may use "
             f"has {format_bytes(int(room[op]))}"
         )
-    total = int(graph.persistent_bytes.sum())
-    if total > int(caps.sum()):
+    total, room_in_all = int(graph.persistent_bytes.sum()), sum(caps.tolist())
+    if total > room_in_all:
         return (
             f"persistent bytes are {format_bytes(total)} in all, the devices have "
-            f"{format_bytes(int(caps.sum()))}"
+            f"{format_bytes(room_in_all)}"
         )
     return None
 

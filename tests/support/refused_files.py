@@ -84,6 +84,14 @@ def member(name: str, array: str, data: bytes, *words: str) -> Refusal:
     return npz(name, lambda parts: parts.update({f"{array}.npy": data}), *words)
 
 
+def misplaced_zip(parts: Parts) -> bytes:
+    """The end says that the directory starts later than it does: arrays lie at negative places."""
+    whole = bytearray(zipped(parts))
+    at = whole.rindex(b"PK\x05\x06") + 16
+    whole[at : at + 4] = struct.pack("<I", struct.unpack_from("<I", whole, at)[0] + 1_000)
+    return bytes(whole)
+
+
 def bent_zip(parts: Parts) -> bytes:
     """The directory says that the first array is 4 GiB long."""
     whole = bytearray(zipped(parts))
@@ -178,6 +186,7 @@ REFUSED_FILES = [
     npz("an array missing", lambda parts: parts.pop("edge_tensor.npy") and None, "edge_tensor"),
     npz("an array too many", lambda parts: parts.update({"evil.npy": b""}), "evil"),
     npz("a size that lies", bent_zip),
+    npz("a directory behind itself", misplaced_zip, "in front of its start"),
     npz("a zip of nothing", lambda parts: b"PK\x03\x04" + bytes(20), "not a complete npz file"),
     member("an array of pickles", "group", npy("|O", "(3,)", b"cos\nsystem\n"), '"group"'),
     member(

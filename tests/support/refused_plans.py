@@ -34,6 +34,7 @@ def plan(
 
 
 REFUSED_PLANS = [
+    plan("half of a surrogate pair", lambda d: d.update(algorithm="m\ud800"), "ud800", "UTF-8"),
     plan("another plan schema", lambda d: d.update(schema=2), "schema 2"),
     plan("a plan without a field", lambda d: d.pop("waits"), '"waits"'),
     plan(

@@ -66,7 +66,7 @@ pub fn place_everywhere(bytes: &[u8]) {
                     seed,
                     colocation,
                     bytes,
-                    repair,
+                    repair: repair && algorithm.name == "m-etf",
                     ..request(problem, rules)
                 };
                 let Ok(schedule) = (algorithm.place)(&with) else { continue };
