@@ -66,12 +66,7 @@ pub fn simulate_given(request: &Request, device: &[DeviceId]) -> Result<Schedule
     let problem = request.problem;
     check_devices(problem, device)?;
     match request.rules {
-        Rules::Physical => {
-            let policy =
-                Policy { rules: request.rules.for_loop(), favorites: None, fixed: Some(device) };
-            let mut book = Book::of_given(problem, request.no_caps());
-            replay(problem, &list::run(problem, &mut book, policy)?, &Waits::default())
-        }
+        Rules::Physical => replay(problem, &list_scheduled(request, device)?, &Waits::default()),
         Rules::BaechiTf => fifo::run(problem, &request.op_bytes(), device),
         Rules::BaechiTorch => {
             let launch = problem.graph.order().to_vec();
@@ -79,6 +74,17 @@ pub fn simulate_given(request: &Request, device: &[DeviceId]) -> Result<Schedule
             simulate_launched(request, &decision, &Waits::default(), false)
         }
     }
+}
+
+/// A launch order for given devices: the ready-queue loop without limits, under physical rules.
+///
+/// # Errors
+/// [`Error::WrongDevice`], [`Error::Cancelled`].
+pub fn list_scheduled(request: &Request, device: &[DeviceId]) -> Result<Decision> {
+    check_devices(request.problem, device)?;
+    let policy = Policy { rules: request.rules.for_loop(), favorites: None, fixed: Some(device) };
+    let mut book = Book::of_given(request.problem, request.no_caps());
+    list::run(request.problem, &mut book, policy)
 }
 
 /// Schedules a launch order without limits; `reserve` is what the TensorFlow original was run with.

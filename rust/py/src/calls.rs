@@ -293,19 +293,17 @@ pub fn simulate_many<'py>(
         for row in 0..batch {
             let row = row * num_ops..(row + 1) * num_ops;
             let device = &devices[row.clone()];
-            makespans.push(match orders {
-                Some(orders) if peaks => {
-                    evaluator.makespan_and_peaks(device, &orders[row], &mut all_peaks)?
-                }
-                Some(orders) => evaluator.makespan(device, &orders[row])?,
-                None => {
-                    let device: Vec<u32> =
-                        device.iter().map(|at| u32::try_from(*at).unwrap_or(u32::MAX)).collect();
-                    let request = request(&problem, Rules::Physical);
-                    let schedule = simulate::simulate_given(&request, &device)?;
-                    all_peaks.extend(schedule.peak);
-                    schedule.makespan
-                }
+            let listed;
+            let order = if let Some(orders) = orders {
+                &orders[row]
+            } else {
+                listed = list_order(&problem, device)?;
+                listed.as_slice()
+            };
+            makespans.push(if peaks {
+                evaluator.makespan_and_peaks(device, order, &mut all_peaks)?
+            } else {
+                evaluator.makespan(device, order)?
             });
             if makespans.len() % 64 == 0 {
                 problem.check_cancelled()?;
@@ -317,6 +315,18 @@ pub fn simulate_many<'py>(
     let all_peaks = peaks.then(|| Array2::from_shape_vec(shape, all_peaks));
     let all_peaks = all_peaks.map(|peaks| peaks.expect("one peak per placement and device"));
     Ok((makespans.into_pyarray(py), all_peaks.map(|peaks| peaks.into_pyarray(py))))
+}
+
+/// Launch index of each op when given devices are list-scheduled.
+fn list_order(problem: &Problem, device: &[i32]) -> Result<Vec<i32>> {
+    let device: Vec<DeviceId> =
+        device.iter().map(|at| u32::try_from(*at).unwrap_or(u32::MAX)).collect();
+    let decision = simulate::list_scheduled(&request(problem, Rules::Physical), &device)?;
+    let mut order = vec![0; device.len()];
+    for (rank, op) in (0..).zip(&decision.launch) {
+        order[*op as usize] = rank;
+    }
+    Ok(order)
 }
 
 /// Use of each device's memory over time: (time in ns, bytes after it) per device.
