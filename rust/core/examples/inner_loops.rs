@@ -1,6 +1,6 @@
 //! Runs one inner loop a given number of times, for `benches/instructions.py` to count its instructions.
 //!
-//! `inner_loops LOOP REPEATS`, LOOP one of m-etf, schedule, makespan, peaks, listed.
+//! `inner_loops LOOP REPEATS [OPS]`, LOOP one of m-etf, schedule, makespan, peaks, listed.
 
 use baechi_core::cluster::{self, Cluster};
 use baechi_core::evaluate::Evaluator;
@@ -71,7 +71,8 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().expect("the name of a loop");
     let repeats: usize = arguments.next().and_then(|n| n.parse().ok()).expect("a count");
-    let graph = training_blocks(10_000);
+    let num_ops = arguments.next().map_or(10_000, |ops| ops.parse().expect("a count of ops"));
+    let graph = training_blocks(num_ops);
     let cluster = serial_devices();
     let never = || false;
     let problem = Problem::new(&graph, &cluster, Retention::Liveness, &never).expect("it suits");
