@@ -1,11 +1,11 @@
 //! Runs one inner loop a given number of times, for `benches/instructions.py` to count its instructions.
 //!
-//! `inner_loops LOOP REPEATS [OPS]`, LOOP one of m-etf, schedule, makespan, peaks, listed.
+//! `inner_loops LOOP REPEATS [OPS]`, LOOP one of m-etf, schedule, makespan, peaks, listed, given.
 
 use baechi_core::cluster::{self, Cluster};
 use baechi_core::evaluate::Evaluator;
 use baechi_core::graph::{self, Graph};
-use baechi_core::list::{self, Policy};
+use baechi_core::list::{self, GivenDevices, Policy};
 use baechi_core::problem::Problem;
 use baechi_core::rules::{Retention, Rules};
 use baechi_core::simulate;
@@ -89,6 +89,7 @@ fn main() {
         order[*op as usize] = rank;
     }
     let mut evaluator = Evaluator::new(&problem);
+    let mut given = GivenDevices::new(&problem);
     let mut sum = 0;
     for _ in 0..repeats {
         sum += match what.as_str() {
@@ -99,6 +100,7 @@ fn main() {
             "schedule" => {
                 simulate::schedule_within_caps(&problem, &decision).expect("it fits").makespan
             }
+            "given" => i64::from(given.launch_order(&device).expect("known devices")[0]),
             "makespan" => evaluator.makespan(&device, &order).expect("a valid order"),
             "peaks" => {
                 let mut peaks = Vec::new();

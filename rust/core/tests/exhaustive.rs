@@ -3,7 +3,7 @@
 mod random_cases;
 
 use baechi_core::graph::Graph;
-use baechi_core::list::{self, Effects, Policy, Room, Timeline};
+use baechi_core::list::{self, Effects, GivenDevices, Policy, Room, Timeline};
 use baechi_core::original::{OpBytes, PyTorch, TensorFlow};
 use baechi_core::problem::Problem;
 use baechi_core::rules::{Retention, Rules, Tie, Urgency};
@@ -356,4 +356,33 @@ fn both_under_torch_rules_are_what_scoring_everything_gives() {
 fn many_ready_ops_behind_a_channel_are_placed_as_scoring_everything_would() {
     assert!(compare_on(7, WIDE_RUNS, Rules::Physical, false, random_fan) > WIDE_RUNS / 3);
     assert!(compare_on(8, WIDE_RUNS, Rules::Physical, true, random_fan) > WIDE_RUNS / 3);
+}
+
+#[test]
+fn given_devices_are_launched_as_in_the_loop_for_all() {
+    let mut draw = Draw(9);
+    for run in 0..RUNS {
+        let graph = if run % 50 == 0 {
+            random_fan(&mut draw)
+        } else {
+            let least = draw.below(2);
+            random_graph(&mut draw, least, true)
+        };
+        let channels = draw.below(4);
+        let cluster = random_cluster(&mut draw, &graph, channels);
+        let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false).unwrap();
+        let mut given = GivenDevices::new(&problem);
+        // One after the other, so that nothing is left of the one before.
+        for _ in 0..3 {
+            let end = i64::from(problem.devices().end);
+            let device: Vec<DeviceId> =
+                (0..graph.num_ops).map(|_| u32::try_from(draw.below(end)).unwrap()).collect();
+            let rules = Rules::Physical.for_loop();
+            let policy = Policy { rules, favorites: None, fixed: Some(&device) };
+            let mut book = Book::of_given(&problem, vec![UNLIMITED; cluster.num_devices]);
+            let expected = list::run(&problem, &mut book, policy).unwrap().launch;
+            let signed: Vec<i32> = device.iter().map(|at| i32::try_from(*at).unwrap()).collect();
+            assert_eq!(given.launch_order(&signed).unwrap(), expected, "run {run}");
+        }
+    }
 }

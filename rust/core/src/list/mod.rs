@@ -8,6 +8,7 @@
 
 mod awake;
 mod events;
+mod given;
 mod min_tree;
 mod queue;
 
@@ -19,6 +20,7 @@ use crate::problem::Problem;
 use crate::rules::{LoopRules, Tie, Urgency};
 use crate::schedule::Decision;
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
+pub use given::GivenDevices;
 use queue::{NOTHING, Queue};
 
 /// Whether an op may be started on a device, memory and groups considered.

@@ -140,6 +140,11 @@ impl Queue {
         }
     }
 
+    /// How much is put off to a time.
+    pub(crate) fn num_later(&self) -> usize {
+        self.later.len()
+    }
+
     pub(crate) fn put_off(&mut self, until: Ns, rank: u32) {
         self.later.push(Reverse((until, rank)));
     }
