@@ -15,7 +15,8 @@ from typing import Any
 import torch.utils.checkpoint as checkpoints
 from torch.overrides import _get_current_function_mode_stack
 
-from baechi.torch.glue import Frame, GlueMode
+from baechi.torch.frames import Frame
+from baechi.torch.glue import GlueMode
 
 __all__ = ["follow_checkpoints"]
 
@@ -27,7 +28,8 @@ def follow_checkpoints() -> None:
         return
 
     def checkpoint_in_frame(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        glue = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, GlueMode)]
+        modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        glue = [mode for mode in modes if isinstance(mode, GlueMode)]
         if glue:
             function = _InFrame(function, glue[-1])
         return original(function, *args, **kwargs)

@@ -19,21 +19,12 @@ from torch.utils._pytree import tree_map_only
 
 from baechi.errors import InputError
 from baechi.torch.checkpointing import follow_checkpoints
-from baechi.torch.glue import (
-    Frame,
-    GlueMode,
-    Moves,
-    ThreadState,
-    mark_stale,
-    refuse_stale,
-    tensors_in,
-)
+from baechi.torch.frames import Frame, refuse_stale
+from baechi.torch.operands import Moves, rebuilt, tensors_in
+from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.streams import cross_copy
-from baechi.torch.transfer_cache import TransferCache
 
-__all__ = ["ModuleRuntime", "add_hooks", "device_at", "remove_hooks"]
-
-OUTPUTS = ("where-computed", "inputs")
+__all__ = ["add_hooks", "device_at", "remove_hooks"]
 
 
 def device_at(path: str, device_of_module: Mapping[str, torch.device]) -> torch.device:
@@ -46,75 +37,6 @@ def device_at(path: str, device_of_module: Mapping[str, torch.device]) -> torch.
             )
         prefix = prefix.rpartition(".")[0]
     return device_of_module[prefix]
-
-
-class ModuleRuntime:
-    """What the hooks of one model share: its devices, and what each thread is running.
-
-    Attributes:
-        use_counts: uses of each copy by outermost module, training flag and grad mode, from the
-            last pass that ended well; with them copies are dropped after their last use.
-        num_copies: copies made in the last pass of any thread.
-    """
-
-    def __init__(self, devices: frozenset[torch.device], outputs: str) -> None:
-        """Starts with no pass running."""
-        if outputs not in OUTPUTS:
-            raise InputError(f'outputs is "{outputs}"', hint=f"one of {', '.join(OUTPUTS)}")
-        self.devices = devices
-        self.outputs = outputs
-        self.use_counts: dict[tuple[str, bool, bool], list[int]] = {}
-        self.num_copies = 0
-        self.state = ThreadState()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but what the threads are running."""
-        return {key: value for key, value in self.__dict__.items() if key != "state"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy runs nothing yet."""
-        self.__dict__.update(state)
-        self.state = ThreadState()
-
-    def push(self, frame: Frame, *, learns: bool = True) -> None:
-        """Enters a module; the outermost one starts the pass of its thread."""
-        state = self.state
-        if not state.frames:
-            key = (frame.path, frame.module.training, torch.is_grad_enabled())
-            state.key = key if learns else None
-            state.cache = TransferCache(self.use_counts.get(key, ()) if learns else ())
-            state.mode = GlueMode(self, state, self.devices)
-            state.mode.__enter__()
-        state.frames.append(frame)
-
-    def pop(self, module: nn.Module) -> bool:
-        """Leaves a module, and those inside of it; whether the pass of the thread ended with it."""
-        state = self.state
-        while state.frames:
-            frame = state.frames.pop()
-            mark_stale(state, frame)
-            if frame.module is module:
-                break
-        if not state.frames:
-            self._end_pass()
-        return not state.frames
-
-    def reset(self) -> None:
-        """Leaves all modules of this thread, after an interruption that no hook has seen."""
-        if self.state.frames:
-            self.state.frames.clear()
-            self.state.stale.clear()
-            self._end_pass()
-
-    def _end_pass(self) -> None:
-        state = self.state
-        mode, state.mode = state.mode, None
-        if mode is not None:
-            mode.__exit__(None, None, None)
-        if state.key is not None:
-            self.use_counts[state.key] = state.cache.uses
-        self.num_copies = state.cache.num_copies
-        state.cache.clear()
 
 
 class Enter:
@@ -199,8 +121,10 @@ class Leave:
 def _beside_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
     """The outputs on the device of the first tensor among the inputs."""
     first = next(tensors_in((args, kwargs)), None)
-    return result if first is None else tree_map_only(
-        Tensor, lambda value: cross_copy(value, first.device), result
+    return (
+        result
+        if first is None
+        else tree_map_only(Tensor, lambda value: cross_copy(value, first.device), result)
     )
 
 
@@ -222,15 +146,13 @@ def _move_argument(value: Any, moves: Moves, runtime: ModuleRuntime) -> Any:
             *(None if index is None else moves.tensor(index) for index in order),
         )
     if isinstance(value, tuple) and value:
-        inner = [_move_argument(item, moves, runtime) for item in value]
-        if all(new is old for new, old in zip(inner, value, strict=True)):
-            return value
-        return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
-    if dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen:
-        fields = {x.name: getattr(value, x.name) for x in dataclasses.fields(value) if x.init}
+        return rebuilt(value, [_move_argument(item, moves, runtime) for item in value])
+    if dataclasses.is_dataclass(value) and type(value).__hash__ is not None:  # a frozen one
+        instance: Any = value
+        fields = {x.name: getattr(value, x.name) for x in dataclasses.fields(instance) if x.init}
         moved = {key: _move_argument(item, moves, runtime) for key, item in fields.items()}
         changed = {key: item for key, item in moved.items() if item is not fields[key]}
-        return dataclasses.replace(value, **changed) if changed else value
+        return dataclasses.replace(instance, **changed) if changed else value
     return value
 
 

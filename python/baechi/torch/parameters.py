@@ -19,7 +19,15 @@ from torch.optim import Optimizer
 
 from baechi.errors import InputError, PlacementError
 
-__all__ = ["MovedWeights", "move_back", "move_weights", "named_weights", "ties", "weight_devices"]
+__all__ = [
+    "MovedWeights",
+    "move_back",
+    "move_weights",
+    "named_weights",
+    "replace_tied",
+    "ties",
+    "weight_devices",
+]
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def move_back(
 
 
 def _memory_of(weight: Tensor) -> int:
-    return weight.untyped_storage()._cdata
+    return int(weight.untyped_storage()._cdata)
 
 
 def _move_all(
@@ -130,36 +138,61 @@ def _move_all(
 
 def _move_group(group: Sequence[tuple[str, Tensor]], device: torch.device) -> None:
     """Moves the weights that share one piece of memory."""
-    unique = {id(weight): weight for _, weight in group}
-    first = next(iter(unique.values()))
-    if len(unique) == 1:
-        _replace(group[0][0], first, first.detach().to(device))
-        return
-    values = [weight.detach() for weight in unique.values()]
-    if all(_same_layout(value, values[0]) for value in values):
+    values = [weight.detach() for weight in {id(weight): weight for _, weight in group}.values()]
+    if len(values) == 1 or all(same_layout(value, values[0]) for value in values):
         moved = values[0].to(device)
-        copies = [moved.view_as(moved) for _ in values]
+        copies = [moved, *(moved.view_as(moved) for _ in values[1:])]
     else:
         copies = _move_views(values, device)
+    _replace_all(group, copies)
+
+
+def replace_tied(
+    group: Sequence[tuple[str, Tensor]], values: Sequence[Tensor | None], device: torch.device
+) -> None:
+    """Gives weights that share one piece of memory new values, on the device.
+
+    Args:
+        group: names and weights, as `ties` has them.
+        values: one for each weight, on the host; None for one that is tied to another's.
+        device: where they go.
+    """
+    weights = [weight.detach() for weight in {id(weight): weight for _, weight in group}.values()]
+    if len(weights) == 1 or all(same_layout(weight, weights[0]) for weight in weights):
+        placed = next(value for value in values if value is not None).to(device, copy=True)
+        copies = [placed, *(placed.view_as(placed) for _ in weights[1:])]
+    else:
+        copies = _move_views(weights, device)
+        for copy, value in zip(copies, values, strict=True):
+            if value is not None:
+                copy.copy_(value)
+    _replace_all(group, copies)
+
+
+def _replace_all(group: Sequence[tuple[str, Tensor]], copies: Sequence[Tensor]) -> None:
     names = {id(weight): name for name, weight in reversed(group)}
-    for weight, copy in zip(unique.values(), copies, strict=True):
+    weights = {id(weight): weight for _, weight in group}
+    for weight, copy in zip(weights.values(), copies, strict=True):
         _replace(names[id(weight)], weight, copy)
 
 
-def _same_layout(one: Tensor, other: Tensor) -> bool:
-    return (
-        one.dtype == other.dtype
-        and one.size() == other.size()
-        and one.stride() == other.stride()
-        and one.storage_offset() == other.storage_offset()
-    )
+def same_layout(one: Tensor, other: Tensor) -> bool:
+    """Whether two views of one memory are the same view."""
+    return _layout(one) == _layout(other)
+
+
+def _layout(weight: Tensor) -> tuple[Any, ...]:
+    return weight.dtype, weight.size(), weight.stride(), weight.storage_offset()
 
 
 def _move_views(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """The same views of one flat copy of the memory that the values share."""
     first = values[0]
     num_elements = first.untyped_storage().nbytes() // first.element_size()
-    flat = first.as_strided((num_elements,), (1,), 0).to(device)
+    if first.device == torch.device("meta"):  # nothing to copy
+        flat = torch.empty(num_elements, dtype=first.dtype, device=device)
+    else:
+        flat = first.as_strided((num_elements,), (1,), 0).to(device)
     return [
         (flat if value.dtype == flat.dtype else flat.view(value.dtype)).as_strided(
             value.size(), value.stride(), value.storage_offset()
@@ -181,11 +214,14 @@ def _replace(name: str, weight: Tensor, value: Tensor) -> None:
         registered = getattr(weight, hooks, None)
         if registered:  # the same dict, so that the user's handles still remove their hooks
             setattr(fresh, hooks, registered)
-    if type(fresh) is not type(weight):
+    bare = weight.detach()  # what a tensor of its kind has of itself, without the user's additions
+    if type(value) is Tensor is type(bare) and type(fresh) is not type(weight):
         fresh.__class__ = type(weight)
-    fresh.__dict__.update(weight.__dict__)
+    own = {"_is_param", *vars(bare)}
+    vars(fresh).update((key, added) for key, added in vars(weight).items() if key not in own)
+    del bare
     try:
-        torch.utils.swap_tensors(weight, fresh)
+        torch.utils.swap_tensors(weight, fresh)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise _cannot_move(name, str(error).splitlines()[0]) from error
 
@@ -225,9 +261,7 @@ class _without_weak_references:
             layer._init_flat_weights()
 
 
-def _refuse_forgotten_optimizers(
-    weights: Mapping[int, Tensor], given: Sequence[Optimizer]
-) -> None:
+def _refuse_forgotten_optimizers(weights: Mapping[int, Tensor], given: Sequence[Optimizer]) -> None:
     """Raises if an optimizer that was not given has state for a weight that moves.
 
     Its state would stay behind and its next step fail. It is found among all living objects; one

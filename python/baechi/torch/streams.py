@@ -66,7 +66,7 @@ class CudaStreams:
         stream = self._sides.get(key)
         if stream is None:
             owner = sender if role == "tx" else receiver
-            stream = self._sides.setdefault(key, torch.cuda.Stream(owner))
+            stream = self._sides.setdefault(key, torch.cuda.Stream(owner))  # type: ignore[no-untyped-call]
         return stream
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
@@ -87,7 +87,7 @@ CUDA = CudaStreams()
 
 def stream_copy(value: Tensor, device: torch.device, streams: StreamBackend) -> Tensor:
     """A copy over the side streams of the pair, and of its gradient over those of the reverse."""
-    copy: Tensor = _StreamCopy.apply(value, device, streams)  # type: ignore[no-untyped-call]
+    copy: Tensor = _StreamCopy.apply(value, device, streams)
     return copy
 
 
@@ -102,13 +102,11 @@ class _StreamCopy(torch.autograd.Function):
         return _send(value, device, streams.current(device), streams)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _send(gradient, ctx.sender, ctx.consumer, ctx.streams), None, None
 
 
-def _send(
-    value: Tensor, receiver: torch.device, consumer: Any, streams: StreamBackend
-) -> Tensor:
+def _send(value: Tensor, receiver: torch.device, consumer: Any, streams: StreamBackend) -> Tensor:
     sender = value.device
     producer = streams.current(sender)
     sending = streams.side(sender, receiver, "tx")

@@ -84,9 +84,11 @@ class TransferCache:
 
     def originals_of(self, storage: int) -> list[Tensor]:
         """The living originals of the copies whose memory is this storage."""
-        entries = [entry for entry in self._copies.values() if entry.value is not None]
-        same = [x for x in entries if x.value.untyped_storage()._cdata == storage]
-        return [source for source in (entry.source() for entry in same) if source is not None]
+        originals = []
+        for entry in self._copies.values():
+            if entry.value is not None and entry.value.untyped_storage()._cdata == storage:
+                originals.append(entry.source())
+        return [source for source in originals if source is not None]
 
     def clear(self) -> None:
         """Forgets all copies."""
