@@ -9,22 +9,76 @@ of autograd's threads finds all it needs. Hooks hold no values and survive deepc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from baechi.errors import InputError
 from baechi.torch.checkpointing import follow_checkpoints
 from baechi.torch.frames import Frame, refuse_stale
 from baechi.torch.operands import Moves, rebuilt, tensors_in
+from baechi.torch.parameters import MovedWeights, move_back, move_weights, weight_devices
 from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.streams import cross_copy
 
-__all__ = ["add_hooks", "device_at", "remove_hooks"]
+__all__ = [
+    "AppliedModules",
+    "add_hooks",
+    "apply_modules",
+    "device_at",
+    "module_devices",
+    "remove_hooks",
+    "remove_modules",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class AppliedModules:
+    """What `remove_modules` needs; ``runtime`` is None for one device, which needs no hooks."""
+
+    runtime: ModuleRuntime | None
+    moved: MovedWeights
+
+
+def apply_modules(
+    model: nn.Module,
+    device_of_module: Mapping[str, torch.device],
+    *,
+    optimizers: Sequence[Optimizer] = (),
+    outputs: str = "where-computed",
+) -> AppliedModules:
+    """Moves the weights to the devices of their modules and lets the model run there.
+
+    Args:
+        model: it stays the same object, and so do its parameters and buffers.
+        device_of_module: devices by module path, "" for all that have no longer prefix. A module
+            that is at several paths has the device of the first; so have tied weights.
+        optimizers: those whose state moves along.
+        outputs: "where-computed", or "inputs" for the device of the first input tensor.
+    """
+    homes = module_devices(model, device_of_module)
+    moved = move_weights(model, weight_devices(model, homes), optimizers=optimizers)
+    return AppliedModules(add_hooks(model, device_of_module, outputs=outputs), moved)
+
+
+def remove_modules(
+    model: nn.Module, applied: AppliedModules, *, optimizers: Sequence[Optimizer] = ()
+) -> None:
+    """Takes the hooks off and moves the weights, as they are now, back to where they were."""
+    remove_hooks(model)
+    move_back(model, applied.moved, optimizers=optimizers)
+
+
+def module_devices(
+    model: nn.Module, device_of_module: Mapping[str, torch.device]
+) -> dict[nn.Module, torch.device]:
+    """The device of every module, by its first path."""
+    return {module: device_at(path, device_of_module) for path, module in model.named_modules()}
 
 
 def device_at(path: str, device_of_module: Mapping[str, torch.device]) -> torch.device:
