@@ -10,8 +10,9 @@ from torch import nn
 from baechi.device_table import device_table
 from baechi.errors import InputError
 from baechi.links import Link
-from baechi.torch import machine
+from baechi.torch import detection, machine
 from baechi.torch.costs import Costs, DeviceCosts
+from baechi.torch.detection import cluster_of_machine
 from baechi.torch.links import fit_link, measure_link
 from baechi.torch.measuring import measure_calls, measure_costs
 from baechi.torch.pricing import price
@@ -215,3 +216,25 @@ def test_this_machines_host_has_memory_and_a_fingerprint() -> None:
     assert host.kind == "cpu"
     assert len(machine.fingerprint(host)) == 16
     assert machine.fingerprint(host) == machine.fingerprint(machine.host())
+
+
+def test_this_machine_is_described_as_a_cluster() -> None:
+    cluster, notes = cluster_of_machine(with_cpu=True, reserve="1MiB")
+    assert cluster.names[-1] == "cpu"
+    assert cluster.reserve_bytes.tolist() == [2**20] * cluster.num_devices
+    assert any(machine.host().title in note for note in notes)
+    if not torch.accelerator.is_available():
+        assert notes[0].startswith("this machine has no accelerator")
+        assert cluster.num_devices == 1
+
+
+def test_links_of_the_machine_are_measured_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = (
+        machine.FoundDevice("cpu:0", "one", "cpu", 5),
+        machine.FoundDevice("cpu:1", "", "cpu", 5),
+    )
+    monkeypatch.setattr(detection, "accelerators", lambda: two)
+    cluster, notes = cluster_of_machine(measure=True)
+    assert not cluster.links_assumed
+    assert notes[-1] == "links measured"
+    assert 10**8 < cluster.bytes_per_s[0, 1] < 10**13
