@@ -108,9 +108,7 @@ class Summary:
         return [
             *(Text(text, "bold red") for text in self.deficits),
             Text(self.headline, "bold"),
-            as_table(
-                fitted(device_columns(self.devices, blocks=blocks), width - _GAP), indent=_GAP
-            ),
+            as_table(device_columns(self.devices, width - _GAP, blocks=blocks), indent=_GAP),
             *(Text(f"  {text}") for text in self.remarks),
             *(Text(f"  note: {note}", "dim") for note in self.notes),
         ]
