@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Row", "compare"]
 
-_WIDTH = 100
 _NO_LIMIT = 10_000
 
 
@@ -84,10 +82,11 @@ class Comparison:
 
     def __str__(self) -> str:
         """A table with one line per algorithm, then the reasons of those without a plan."""
-        from baechi.tables import as_table, plain_text
+        from baechi.tables import WIDTH, as_table, hanging, plain_text
 
         table = plain_text([as_table(self.columns())], width=_NO_LIMIT)
-        return "\n".join([table, *map(_wrapped, self.remarks)])
+        remarks = plain_text([hanging(remark, WIDTH) for remark in self.remarks])
+        return f"{table}\n{remarks}"
 
     def columns(self) -> list[Column]:
         """The table with one line per algorithm, for `baechi.tables`."""
@@ -148,10 +147,6 @@ def _fullest(plan: Plan) -> str:
     device = max(plan.devices, key=lambda device: device.peak_bytes / max(device.cap_bytes, 1))
     over = "" if device.peak_bytes <= device.cap_bytes else " (!)"
     return f"{format_bytes(device.peak_bytes)} of {format_bytes(device.cap_bytes)}{over}"
-
-
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def compare(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,19 @@ from baechi.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
-__all__ = ["WIDTH", "Column", "DeviceLine", "Summary", "as_table", "bar", "fitted", "plain_text"]
+__all__ = [
+    "WIDTH",
+    "Column",
+    "DeviceLine",
+    "Summary",
+    "as_table",
+    "bar",
+    "fitted",
+    "hanging",
+    "plain_text",
+]
 
 WIDTH = 100
 """Columns of text that is not written to a terminal."""
@@ -103,14 +115,12 @@ class Summary:
             width: of the terminal, in characters.
             blocks: draw the bars with block characters instead of ASCII.
         """
-        from rich.text import Text
-
         return [
-            *(Text(text, "bold red") for text in self.deficits),
-            Text(self.headline, "bold"),
+            *(hanging(text, width, "bold red") for text in self.deficits),
+            hanging(self.headline, width, "bold"),
             as_table(device_columns(self.devices, width - _GAP, blocks=blocks), indent=_GAP),
-            *(Text(f"  {text}") for text in self.remarks),
-            *(Text(f"  note: {note}", "dim") for note in self.notes),
+            *(hanging(f"  {text}", width) for text in self.remarks),
+            *(hanging(f"  note: {note}", width, "dim") for note in self.notes),
         ]
 
     def __str__(self) -> str:
@@ -228,6 +238,15 @@ def as_table(columns: Sequence[Column], indent: int = 0) -> Table:
         ]
         table.add_row(*([""] if indent else []), *cells)
     return table
+
+
+def hanging(text: str, width: int, style: str = "") -> Text:
+    """A paragraph whose further lines are indented by four more than its first."""
+    from rich.text import Text
+
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    lines = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return Text(lines, style)
 
 
 def plain_text(renderables: Sequence[RenderableType], width: int = WIDTH) -> str:

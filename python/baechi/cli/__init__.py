@@ -64,7 +64,7 @@ def parser_of(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
             allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_Help,
         )
         if name in commands:
             _module(name).add_arguments(one)
@@ -89,6 +89,14 @@ def _run(words: list[str]) -> int:
 
 def _module(command: str) -> Any:
     return importlib.import_module(f"baechi.cli.{command}")
+
+
+class _Help(argparse.HelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        says = action.option_strings and action.default not in (None, False, argparse.SUPPRESS)
+        return f"{action.help} (default: %(default)s)" if says else str(action.help)
 
 
 class _Version(argparse.Action):

@@ -58,15 +58,16 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _shown(found: Comparison, width: int, blocks: bool) -> list[RenderableType]:
-    from rich.text import Text
-
-    from baechi.tables import Column, as_table, fitted
+    from baechi.tables import Column, as_table, fitted, hanging
 
     columns = found.columns()
     # One character per device: how much of its memory is in use at its peak.
     cells = [_fill(row.plan, blocks) if row.plan else "" for row in found.rows]
     columns.insert(-1, Column(heading="peaks", cells=cells, importance=65, is_text=True))
-    remarks = [Text(remark, "dim" if remark.startswith("note") else "") for remark in found.remarks]
+    remarks = [
+        hanging(remark, width, "dim" if remark.startswith("note") else "")
+        for remark in found.remarks
+    ]
     return [as_table(fitted(columns, width)), *remarks]
 
 

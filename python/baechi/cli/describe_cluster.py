@@ -32,9 +32,7 @@ def outcome(cluster: Cluster) -> Outcome:
 
 
 def _shown(cluster: Cluster, width: int) -> list[RenderableType]:
-    from rich.text import Text
-
-    from baechi.tables import Column, as_table, fitted
+    from baechi.tables import Column, as_table, fitted, hanging
 
     devices = cluster.devices
     total = format_bytes(int(cluster.memory_bytes.sum() - cluster.reserve_bytes.sum()))
@@ -48,9 +46,13 @@ def _shown(cluster: Cluster, width: int) -> list[RenderableType]:
         Column(heading="speed", cells=[f"{d.speed:g}" for d in devices], importance=60),
     ]
     return [
-        Text(f"{cluster.num_devices} devices with {total}, {cluster.channels} channels", "bold"),
+        hanging(
+            f"{cluster.num_devices} devices with {total}, {cluster.channels} channels",
+            width,
+            "bold",
+        ),
         as_table(fitted(columns, width - 2), indent=2),
-        *(Text(f"  {line}") for line in _links(cluster)),
+        *(hanging(f"  {line}", width) for line in _links(cluster)),
     ]
 
 

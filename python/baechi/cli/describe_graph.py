@@ -22,7 +22,7 @@ __all__ = ["outcome"]
 def outcome(graph: Graph, name: str, top: int) -> Outcome:
     """For `baechi show`."""
     document = _document(graph, top)
-    return Outcome(document=lambda: document, shown=lambda *_: _shown(document, name))
+    return Outcome(document=lambda: document, shown=lambda width, _: _shown(document, name, width))
 
 
 def _document(graph: Graph, top: int) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def _largest(graph: Graph, column: npt.NDArray[np.int64], top: int) -> list[tupl
     return [(graph.op_names[op], int(column[op])) for op in order if column[op] > 0]
 
 
-def _shown(found: dict[str, Any], name: str) -> list[RenderableType]:
-    from rich.text import Text
+def _shown(found: dict[str, Any], name: str, width: int) -> list[RenderableType]:
+    from baechi.tables import hanging
 
     counts = f"{found['num_ops']} ops, {found['num_tensors']} tensors, {found['num_edges']} edges"
     memory = [f"{format_bytes(found['persistent_bytes'])} persistent"]
@@ -115,8 +115,8 @@ def _shown(found: dict[str, Any], name: str) -> list[RenderableType]:
     }
     if found["given_transfers"]:
         lines["transfers"] = f"{found['given_transfers']} tensors have times of their own"
-    rows = [Text(f"  {label:9}  {text}") for label, text in lines.items() if text]
-    return [Text(f"{name}: {counts}", "bold"), *rows]
+    rows = [hanging(f"  {label:9}  {text}", width) for label, text in lines.items() if text]
+    return [hanging(f"{name}: {counts}", width, "bold"), *rows]
 
 
 def _sizes(by_class: dict[str, int]) -> list[tuple[str, str]]:

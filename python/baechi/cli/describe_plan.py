@@ -94,22 +94,24 @@ def _path(schedule: Schedule) -> list[dict[str, Any]]:
 def _shown(
     document: dict[str, Any], width: int, top: int, *, whole_path: bool
 ) -> list[RenderableType]:
-    from rich.text import Text
+    from baechi.tables import hanging
 
     options = ", ".join(f"{name} {value}" for name, value in document["options"].items())
     versions = ", ".join(f"{name} {value}" for name, value in document["versions"].items())
     lines: list[RenderableType] = [
-        Text(f"  made by {versions} with {options}", "dim"),
-        Text(f"  for graph {document['graph_fingerprint'][:16]}", "dim"),
+        hanging(f"  made by {versions} with {options}", width, "dim"),
+        hanging(f"  for the graph {document['graph_fingerprint'][:16]}", width, "dim"),
     ]
-    for row in document["candidates"]:
-        if len(document["candidates"]) > 1 and row["makespan_ns"] is not None:
-            lines.append(Text(f"  {row['algorithm']}: {format_ns(row['makespan_ns'])}", "dim"))
+    others = [row for row in document["candidates"] if row["makespan_ns"] is not None]
+    if len(others) > 1:
+        texts = (f"{row['algorithm']} {format_ns(row['makespan_ns'])}" for row in others)
+        lines.append(hanging(f"  chosen from {', '.join(texts)}", width, "dim"))
     for peak in document.get("peaks", ()):
         held = [
             f'{x["category"]} "{x["name"]}" {format_bytes(x["bytes"])}' for x in peak["holders"]
         ]
-        lines.append(Text(f"at the peak of {peak['device']}: {', '.join(held) or 'nothing'}"))
+        text = f"at the peak of {peak['device']}: {', '.join(held) or 'nothing'}"
+        lines.append(hanging(text, width))
     if "path" in document:
         lines += _path_shown(document["path"], width, top, whole=whole_path)
     return lines
@@ -118,9 +120,7 @@ def _shown(
 def _path_shown(
     path: list[dict[str, Any]], width: int, top: int, *, whole: bool
 ) -> list[RenderableType]:
-    from rich.text import Text
-
-    from baechi.tables import Column, as_table, fitted
+    from baechi.tables import Column, as_table, fitted, hanging
 
     computing = sum(row["end_ns"] - row["start_ns"] for row in path if "op" in row)
     moving = sum(row["end_ns"] - row["start_ns"] for row in path if "tensor" in row)
@@ -144,4 +144,4 @@ def _path_shown(
     which = "" if whole or len(path) <= top else f"; the {top} longest"
     head = f"longest path: {len(path)} steps, {format_ns(computing)} computing, "
     head += f"{format_ns(moving)} sending; waited {waited}{which}"
-    return [Text(head), as_table(fitted(columns, width - 2), indent=2)]
+    return [hanging(head, width), as_table(fitted(columns, width - 2), indent=2)]

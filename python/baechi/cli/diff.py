@@ -91,17 +91,15 @@ def _devices(before: Plan, after: Plan) -> list[dict[str, Any]]:
 
 
 def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableType]:
-    from rich.text import Text
-
-    from baechi.tables import Column, as_table, fitted
+    from baechi.tables import Column, as_table, fitted, hanging
 
     if document["equal"]:
-        return [Text("the plans are equal")]
+        return [hanging("the plans are equal", width)]
     before, after = document["before"], document["after"]
     first, then = before["makespan_ns"], after["makespan_ns"]
     ratio = f" ({then / first - 1:+.1%})" if first else ""
     head = f"step {format_ns(first)} -> {format_ns(then)}{ratio}, {document['num_moved']} ops moved"
-    lines = [Text(head, "bold"), Text(f"  {_sides(before, after)}")]
+    lines = [hanging(head, width, "bold"), hanging(f"  {_sides(before, after)}", width)]
     rows = document["devices"]
 
     def pair(field: str) -> list[str]:
@@ -121,7 +119,7 @@ def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableTyp
     return [
         *lines,
         as_table(fitted(columns, width - 2), indent=2),
-        *(Text(f"  {x}") for x in shown),
+        *(hanging(f"  {x}", width) for x in shown),
     ]
 
 

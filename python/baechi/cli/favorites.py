@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
             threshold=arguments.threshold,
         )
     return Outcome(
-        document=lambda: _document(found), shown=lambda *_: _shown(found, arguments.list)
+        document=lambda: _document(found),
+        shown=lambda width, _: _shown(found, width, arguments.list),
     )
 
 
@@ -67,9 +68,15 @@ def _document(found: Favorites) -> dict[str, Any]:
     }
 
 
-def _shown(found: Favorites, with_list: bool) -> list[RenderableType]:
+def _shown(found: Favorites, width: int, with_list: bool) -> list[RenderableType]:
     from rich.text import Text
 
+    from baechi.tables import hanging
+
+    counters = ", ".join(
+        f"{name.removeprefix('num_').replace('_', ' ')} {count}"
+        for name, count in found.counters.items()
+    )
     chosen = len(found.children)
     lower, upper = math.floor(found.lower_bound_ns), math.ceil(found.upper_bound_ns)
     lines = [
@@ -79,7 +86,7 @@ def _shown(found: Favorites, with_list: bool) -> list[RenderableType]:
         Text(f"  unlimited-device value at least {format_ns(lower)} ({lower} ns)"),
         Text(f"                          at most {format_ns(upper)} ({upper} ns)"),
         Text(f"  gap {found.gap:.3%}, threshold {found.threshold:g}"),
-        *(Text(f"  {name.replace('_', ' ')}: {n}", "dim") for name, n in found.counters.items()),
+        hanging(f"  {counters}", width, "dim"),
     ]
     if with_list:
         lines += [Text(f"  {op} -> {child}") for op, child in found.children.items()]

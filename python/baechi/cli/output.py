@@ -20,7 +20,6 @@ __all__ = ["SCHEMA", "Outcome", "console", "deliver", "progress", "say", "write_
 SCHEMA = 1
 """Of what `--json` writes (docs/command-line.schema.json)."""
 
-_UNWATCHED_WIDTH = 100
 _PATIENCE_S = 1.0
 
 
@@ -46,12 +45,21 @@ def deliver(outcome: Outcome, arguments: argparse.Namespace) -> None:
     elif getattr(arguments, "json", False) and outcome.document is not None:
         write_json(arguments.command, outcome.document())
     elif outcome.shown is not None:
-        to = console(sys.stdout)
-        for thing in outcome.shown(to.width, has_blocks(sys.stdout)):
-            to.print(thing, highlight=False, markup=False, emoji=False)
+        _show(outcome.shown)
     sys.stdout.flush()
     for words in outcome.words:
         say(words)
+
+
+def _show(shown: Callable[[int, bool], Sequence[RenderableType]]) -> None:
+    if not sys.stdout.isatty():
+        from baechi.tables import WIDTH, plain_text
+
+        sys.stdout.write(plain_text(shown(WIDTH, False)) + "\n")
+        return
+    to = console(sys.stdout)
+    for thing in shown(to.width, has_blocks(sys.stdout)):
+        to.print(thing, highlight=False, markup=False, emoji=False)
 
 
 def write_json(command: str, document: Mapping[str, Any]) -> None:
@@ -68,16 +76,12 @@ def say(words: str) -> None:
 
 
 def console(stream: TextIO) -> Console:
-    """A console of rich: color only on a terminal, and not where NO_COLOR is set."""
+    """A console of rich for a terminal: color only on a terminal, and not where NO_COLOR is set."""
     from rich.console import Console
 
-    watched = stream.isatty()
-    plain = not watched or bool(os.environ.get("NO_COLOR"))
+    plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
     return Console(
-        file=stream,
-        force_terminal=watched,
-        color_system=None if plain else "auto",
-        width=None if watched else _UNWATCHED_WIDTH,
+        file=stream, force_terminal=stream.isatty(), color_system=None if plain else "auto"
     )
 
 
@@ -87,7 +91,7 @@ def has_blocks(stream: TextIO) -> bool:
         "█░▏".encode(stream.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
         return False
-    return stream.isatty()
+    return True
 
 
 @contextlib.contextmanager

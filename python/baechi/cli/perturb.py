@@ -90,9 +90,7 @@ def _quantiles(times_ns: npt.NDArray[np.int64]) -> dict[str, int | None]:
 
 
 def _shown(document: dict[str, Any], width: int) -> list[RenderableType]:
-    from rich.text import Text
-
-    from baechi.tables import Column, as_table, fitted
+    from baechi.tables import Column, as_table, fitted, hanging
 
     sides = {"as it is": document["kept"], "made anew": document["remade"]}
     sides = {name: side for name, side in sides.items() if side["median_ns"] is not None}
@@ -114,4 +112,4 @@ def _shown(document: dict[str, Any], width: int) -> list[RenderableType]:
     if remade["not_found"]:
         lines.append(f"no new plan was found in {remade['not_found']}")
     table = as_table(fitted(columns, width - 2), indent=2)
-    return [Text(head, "bold"), table, *(Text(f"  {line}") for line in lines)]
+    return [hanging(head, width, "bold"), table, *(hanging(f"  {line}", width) for line in lines)]

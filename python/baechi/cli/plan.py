@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algorithm",
         choices=(*_core.ALGORITHMS, "best"),
         default="best",
-        help="who decides",
+        metavar="NAME",
+        help="one of %(choices)s",
     )
     shared.add_placing(parser)
     parser.add_argument(

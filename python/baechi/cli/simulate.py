@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from baechi.cli import arguments as shared
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from baechi.cluster import Cluster
     from baechi.plans import Plan
+    from baechi.schedules import Schedule
 
 __all__ = ["add_arguments", "read_placement", "run"]
 
@@ -60,16 +62,16 @@ def run(arguments: argparse.Namespace) -> Outcome:
             executor=arguments.executor,
             retention=arguments.retention,
         )
-    notes = _notes(schedule.cluster, placement)
+    notes = _notes(schedule, placement)
 
     def shown(width: int, blocks: bool) -> list[RenderableType]:
-        from rich.text import Text
-
-        shown = schedule.summary.renderables(width, blocks=blocks)
-        return [*shown, *(Text(f"  note: {note}", "dim") for note in notes)]
+        return dataclasses.replace(schedule.summary, notes=notes).renderables(width, blocks=blocks)
 
     return Outcome(
-        document=lambda: {**schedule_document(schedule, with_ops=arguments.ops), "notes": notes},
+        document=lambda: {
+            **schedule_document(schedule, with_ops=arguments.ops),
+            "notes": list(notes),
+        },
         shown=shown,
         code=0 if schedule.fits else INFEASIBLE,
     )
@@ -105,10 +107,12 @@ def _by_name(placement: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _notes(cluster: Cluster, placement: Plan | dict[str, Any]) -> list[str]:
-    notes = []
-    if cluster.links_assumed and cluster.num_devices > 1:
-        notes.append("links were not given: 10 us and 12 GB/s assumed for each")
+def _notes(schedule: Schedule, placement: Plan | dict[str, Any]) -> tuple[str, ...]:
+    from baechi.rules import Setting
+
+    graph, cluster = schedule.graph, schedule.cluster
+    notes = Setting.of(graph, cluster, schedule.rules, schedule.retention).notes
     if isinstance(placement, dict):
-        notes.append("the placement has no order: the earliest startable op is launched first")
+        order = "the placement has no order: the earliest startable op is launched first"
+        notes = (*notes, order)
     return notes
