@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,9 @@ def _run(words: list[str]) -> int:
     arguments = parser_of([command]).parse_args(words)
     from baechi.cli import failures, output
 
+    for stream in (sys.stdout, sys.stderr):  # a name that cannot be written is escaped
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         outcome = _module(arguments.command).run(arguments)
     except Exception as error:

@@ -8,12 +8,13 @@ from baechi.cli.output import Outcome
 
 __all__ = ["add_arguments", "run"]
 
+_SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 _FILES = {"graph", "placement", "before", "after", "file", "source", "target", "output", "devices"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which shell."""
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script")
+    parser.add_argument("shell", choices=_SHELLS, help="whose script")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -65,7 +65,7 @@ def _show(shown: Callable[[int, bool], Sequence[RenderableType]]) -> None:
 def write_json(command: str, document: Mapping[str, Any]) -> None:
     """One JSON document on stdout."""
     whole = {"schema": SCHEMA, "command": command, **document}
-    json.dump(whole, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
+    json.dump(whole, sys.stdout, indent=1, ensure_ascii=not has_blocks(sys.stdout), allow_nan=False)
     sys.stdout.write("\n")
 
 

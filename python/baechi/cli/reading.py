@@ -33,7 +33,13 @@ def read_thing(path: str) -> Thing:
     if path != "-" and not Path(path).exists():
         if Path(path).suffix or "/" in path:
             raise FileNotFoundError(2, "No such file or directory", path)
-        return Thing("cluster", as_cluster(path))
+        try:
+            return Thing("cluster", as_cluster(path))
+        except InputError as error:
+            message = str(error).split("\nhint: ")[0]
+            raise InputError(
+                f'no file "{path}", and no devices either: {message}', hint=error.hint
+            ) from None
     with shared.file_named(path) as file:
         if Path(path).suffix.lower() == ".toml":
             return Thing("cluster", Cluster.load(file))
