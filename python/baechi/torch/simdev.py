@@ -197,12 +197,12 @@ def _numbers_enter_by_copy() -> Iterator[None]:
 
     Torch would make an empty meta tensor instead; fake tensors set the same switch.
     """
-    before = torch._C._only_lift_cpu_tensors()  # type: ignore[attr-defined]
-    torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
     try:
         yield
     finally:
-        torch._C._set_only_lift_cpu_tensors(before)  # type: ignore[attr-defined]
+        torch._C._set_only_lift_cpu_tensors(before)
 
 
 @contextmanager

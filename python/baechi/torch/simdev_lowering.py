@@ -48,7 +48,9 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """The flash kernel where the CPU would take it, else matrix products and a softmax."""
     choice = torch._fused_sdp_choice(
-        *(_on_cpu(operand) for operand in (query, key, value)),
+        _on_cpu(query),
+        _on_cpu(key),
+        _on_cpu(value),
         None if attn_mask is None else _on_cpu(attn_mask),
         dropout_p,
         is_causal,
@@ -78,13 +80,13 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
 @contextmanager
 def lowered() -> Iterator[None]:
     """Lets composite ops of simulated tensors come apart as here; other meta tensors are spared."""
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         for op, function in LOWERINGS.items():
-            library.impl(op, _for_simulated(op, function), "AutogradMeta")
+            library.impl(op, _for_simulated(op, function), "AutogradMeta")  # type: ignore[no-untyped-call]
         yield
     finally:
-        library._destroy()
+        library._destroy()  # type: ignore[no-untyped-call]
 
 
 def _for_simulated(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,9 +13,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
+from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
+from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 
-__all__ = ["Call", "Simulation", "SimulationMode", "execute", "special"]
+__all__ = ["Simulation", "SimulationMode", "execute", "special"]
 
 # An op whose results do not follow from running it on the plain tensors.
 Special = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -59,9 +61,9 @@ class Simulation:
         function, is_composite = _way_of(func)
         if function is not None:
             return function(self, func, args, kwargs)
-        if is_composite:  # only in inference mode: elsewhere torch has taken it apart before
+        if is_composite:  # below autograd, as in inference mode; elsewhere torch took it apart
             with self.mode():
-                return func.decompose(*args, **kwargs)
+                return LOWERINGS.get(func, func.decompose)(*args, **kwargs)
         return execute(self, func, args, kwargs)
 
     def mode(self) -> AbstractContextManager[Any]:
@@ -105,12 +107,12 @@ class Simulation:
         return tensor._inner
 
 
-class SimulationMode(TorchDispatchMode):
+class SimulationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every op, so that ops without a simulated tensor can make one."""
 
     def __init__(self, simulation: Simulation) -> None:
         """Stands for one simulation."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.simulation = simulation
 
     def __torch_dispatch__(
@@ -121,36 +123,6 @@ class SimulationMode(TorchDispatchMode):
         if SimTensor in types or self.simulation.index_of(kwargs.get("device")) is not None:
             return self.simulation.run(func, args, kwargs)
         return func(*args, **kwargs)
-
-
-class Call:
-    """The arguments of one op with plain tensors in place of the simulated ones."""
-
-    __slots__ = ("args", "hosts", "kwargs", "seen")
-
-    def __init__(
-        self, simulation: Simulation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Takes the arguments apart; ``seen`` are the simulated tensors, ``hosts`` the others."""
-        self.seen: list[SimTensor] = []
-        self.hosts: list[torch.Tensor] = []
-        self.args = tuple(self._strip(simulation, func, value) for value in args)
-        self.kwargs = {
-            name: self._strip(simulation, func, value) for name, value in kwargs.items()
-        }
-
-    def _strip(self, simulation: Simulation, func: Any, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if isinstance(value, SimTensor):
-                if value._simulation is not simulation:
-                    raise RuntimeError(f"{func}: a tensor of simulated devices that are gone")
-                self.seen.append(value)
-                return value._inner
-            self.hosts.append(value)
-            return value.to("meta") if simulation.dry else value
-        if isinstance(value, list | tuple) and value and not isinstance(value[0], int | float):
-            return [self._strip(simulation, func, item) for item in value]
-        return value
 
 
 def execute(
@@ -169,9 +141,9 @@ def execute(
         index = simulation.index_of(target)
         call.kwargs["device"] = simulation.inner_device
     else:
-        if _is_list_op(func):
+        if is_list_op(func):
             return _execute_lists(simulation, func, args, kwargs, call)
-        index = _common_index(func, call)
+        index = common_index(func, call)
     try:
         result = func(*call.args, **call.kwargs)
     except NotImplementedError as error:
@@ -191,7 +163,7 @@ def _execute_lists(
     lists = [value for value in lists if isinstance(value[0], torch.Tensor)]
     indices = [tensor._index if isinstance(tensor, SimTensor) else HOST for tensor in lists[0]]
     if len(set(indices)) == 1:
-        index = _common_index(func, call)
+        index = common_index(func, call)
         return _finish(simulation, func, call, func(*call.args, **call.kwargs), index)
     results: list[Any] = [None] * len(indices)
     for index in sorted(set(indices)):
@@ -201,9 +173,11 @@ def _execute_lists(
             is_list = isinstance(value, list | tuple) and len(value) == len(indices)
             return [value[row] for row in rows] if is_list else value
 
-        part = func(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()}) if (
-            index == HOST
-        ) else execute(simulation, func, tuple(map(pick, args)), kwargs)
+        part = (
+            func(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
+            if (index == HOST)
+            else execute(simulation, func, tuple(map(pick, args)), kwargs)
+        )
         for row, value in zip(rows, part or [], strict=False):
             results[row] = value
     return None if results[0] is None else results
@@ -215,7 +189,7 @@ def _finish(simulation: Simulation, func: Any, call: Call, result: Any, index: i
     plain = _tensors_of(result)
     outers = {id(tensor._inner): tensor for tensor in call.seen}
     books.hold(index, plain, str(func))
-    changes_shape, is_view, writes = _traits(func)
+    changes_shape, is_view, writes = traits_of(func)
     if changes_shape:
         books.hold(index, (tensor._inner for tensor in call.seen), str(func))
         for tensor in call.seen:
@@ -249,26 +223,6 @@ def _tensors_of(result: Any) -> list[torch.Tensor]:
     return []
 
 
-def _common_index(func: Any, call: Call) -> int:
-    """The device of all operands; numbers in tensors without dimensions may be on the host."""
-    index = call.seen[0]._index
-    for tensor in call.seen:
-        if tensor._index != index:
-            raise _mismatch(func, index, tensor._index)
-    for host in call.hosts:
-        if host.dim() > 0:
-            raise _mismatch(func, index, HOST)
-    return index
-
-
-def _mismatch(func: Any, first: int, second: int) -> RuntimeError:
-    names = f"{name_of_index(first)} and {name_of_index(second)}"
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{names}! (in {func})"
-    )
-
-
 def _follow(tensor: SimTensor) -> None:
     """Gives the wrapper the shape that an in-place op has given to the inner tensor."""
     inner = tensor._inner
@@ -294,24 +248,5 @@ def _follow(tensor: SimTensor) -> None:
 @functools.cache
 def _way_of(func: Any) -> tuple[Special | None, bool]:
     """The function that runs this op, if it is a special one; whether torch takes it apart."""
-    return _SPECIAL.get(func), func._can_decompose()
-
-
-@functools.cache
-def _is_list_op(func: Any) -> bool:
-    return any(name in func._schema.name for name in ("_foreach_", "_fused_", "_amp_foreach_"))
-
-
-@functools.cache
-def _traits(func: Any) -> tuple[bool, bool, str]:
-    """Whether an op may change shapes in place, is a view, and which tensors it writes."""
-    arguments = func._schema.arguments
-    writing = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-    changes_shape = torch.Tag.inplace_view in func.tags or any(
-        word in str(func) for word in ("out", "resize_", "set_")
-    )
-    is_view = not writing and any(a.alias_info is not None for a in arguments)
-    if not writing:
-        return changes_shape, is_view, "none"
-    first = len(writing) == 1 and writing[0] is arguments[0] and "List" not in str(writing[0].type)
-    return changes_shape, is_view, "first" if first else "all"
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+    return _SPECIAL.get(func), not has_kernel and func._can_decompose()

@@ -68,7 +68,11 @@ def _read_number(simulation: Simulation, func: Any, args: Any, kwargs: dict[str,
 
 
 @special(
-    "index.Tensor", "_unsafe_index.Tensor", "index_put", "index_put_", "_index_put_impl_",
+    "index.Tensor",
+    "_unsafe_index.Tensor",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
     "_unsafe_index_put",
 )
 def _index(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -85,6 +89,21 @@ def _index(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any])
         assert all(i is None or isinstance(i, SimTensor) for i in indices), where
         args = (indexed, indices, *args[2:])
     return execute(simulation, func, args, kwargs)
+
+
+@special("_pack_padded_sequence")
+def _pack(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Lengths are on the host, and so are the sizes of the batches that come out."""
+    padded, lengths = args[0], args[1]
+    if isinstance(lengths, SimTensor):
+        raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
+    if simulation.dry:  # the shape of the result is the sum of the lengths
+        steps = torch.arange(padded.shape[1 if args[2] else 0])
+        batch_sizes = (lengths.unsqueeze(0) > steps.unsqueeze(1)).sum(1)
+        data = padded._inner.new_empty(int(lengths.sum()), *padded.shape[2:])
+    else:
+        data, batch_sizes = func(padded._inner, *args[1:], **kwargs)
+    return simulation.hold(data, padded._index, str(func)), batch_sizes
 
 
 @special("histc")
@@ -113,6 +132,19 @@ def _grouped_product(simulation: Simulation, func: Any, args: Any, kwargs: dict[
     shape = func(*halves, *inners)
     out = torch.empty_strided(shape.size(), shape.stride(), dtype=left.dtype, device="meta")
     return simulation.hold(out, left._index, str(func))
+
+
+@special("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")
+def _loss(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Devices shrink the elementwise loss to one number and keep its storage; meta does not."""
+    loss = execute(simulation, func, args, kwargs)
+    if not simulation.dry or loss.dim() > 0:
+        return loss
+    index = loss._index
+    shape = (args[0]._inner + args[1]._inner).shape
+    inner = torch.empty(shape, dtype=loss.dtype, device="meta").resize_(())
+    del loss
+    return simulation.hold(inner, index, str(func))
 
 
 @special("record_stream")

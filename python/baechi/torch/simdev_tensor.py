@@ -54,7 +54,7 @@ class SimTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor, index: int, simulation: Simulation) -> SimTensor:
         """Wraps a plain tensor; the caller has charged its storage to the device."""
-        outer: SimTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        outer: SimTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -73,7 +73,7 @@ class SimTensor(torch.Tensor):
         return outer
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Runs an op outside of the simulation's mode, say after its ``with`` block."""
@@ -101,7 +101,7 @@ class SimTensor(torch.Tensor):
         return self.detach()
 
     @data.setter
-    def data(self, other: torch.Tensor) -> None:  # type: ignore[override]
+    def data(self, other: torch.Tensor) -> None:
         if not isinstance(other, SimTensor):
             raise RuntimeError(
                 f"incompatible tensor type: {name_of_index(self._index)} and {other.device}; "
@@ -133,23 +133,27 @@ class SimTensor(torch.Tensor):
         """As on an accelerator: only after ``.cpu()``."""
         self._refuse_numpy()
 
-    def new_tensor(self, data: Any, **options: Any) -> torch.Tensor:
+    def new_tensor(
+        self,
+        data: Any,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> torch.Tensor:
         """A new tensor from values, on this device unless another is named."""
-        requires_grad = options.pop("requires_grad", False)
-        device = options.pop("device", None)
-        dtype = options.pop("dtype", None) or self.dtype
-        plain = torch.tensor(data, dtype=dtype, device="cpu")
+        plain = torch.tensor(data, dtype=dtype or self.dtype, device="cpu")
         moved = plain.to(self.device if device is None else device)
         return moved.requires_grad_(requires_grad)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """Values (in a dry rehearsal the shape), device, and what autograd knows."""
         where = f"device='{name_of_index(self._index)}'"
         if self._simulation.dry:
             where = f"..., size={tuple(self.shape)}, dtype={self.dtype}, {where}"
             text = f"tensor({where})"
         else:
-            text = f"{torch.Tensor.__repr__(self._inner)[:-1]}, {where})"
+            text = f"{repr(self._inner)[:-1]}, {where})"
         grad_fn = self.grad_fn
         if grad_fn is not None:
             return f"{text[:-1]}, grad_fn=<{grad_fn.name()}>)"
@@ -177,8 +181,10 @@ class SimTensor(torch.Tensor):
         """What is saved is a plain tensor or parameter: simulated devices do not outlive a run."""
         plain = self.detach().cpu()
         if getattr(self, "_is_param", False):
-            return torch.nn.Parameter(plain, self.requires_grad).__reduce_ex__(protocol)
-        return plain.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
+            plain = torch.nn.Parameter(plain, self.requires_grad)
+        else:
+            plain.requires_grad_(self.requires_grad)
+        return plain.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def _refuse_numpy(self) -> NoReturn:
         raise TypeError(
