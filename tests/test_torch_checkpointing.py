@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from baechi.torch.simdev import simulated, to_host
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from baechi.torch.simdev import simulated, to_host
 from torch_placing import place
 
 WIDTH = 4

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from baechi.torch.simdev import SimulatedDevices, simulated, to_host
 from torch import Tensor, nn
 
 from baechi.errors import PlacementError
 from baechi.torch.module_apply import apply_modules
+from baechi.torch.simdev import SimulatedDevices, simulated, to_host
 from torch_placing import on, place
 
 WIDTH = 4

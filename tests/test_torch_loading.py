@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch_public_models as public
 from safetensors.torch import save_file
 from torch import nn
-from torch_placing import on
 
+import torch_public_models as public
 from baechi.errors import InputError
 from baechi.torch.loading import WeightsMismatchError, load_weights
 from baechi.torch.parameters import named_weights, ties
 from baechi.torch.simdev import simulated, to_host
+from torch_placing import on
 
 
 class Small(nn.Module):
@@ -42,8 +42,9 @@ def saved(model: nn.Module, path: Path) -> dict[str, torch.Tensor]:
 
 
 def spread(model: nn.Module) -> dict[str, torch.device]:
-    return {name: on(0 if name.startswith(("embed", "head")) else 1) for name, _ in
-            named_weights(model)}
+    return {
+        name: on(0 if name.startswith(("embed", "head")) else 1) for name, _ in named_weights(model)
+    }
 
 
 def test_a_model_on_meta_gets_its_memory_on_the_devices(tmp_path: Path) -> None:
@@ -158,9 +159,7 @@ def test_more_tensors_than_the_model_has_can_be_allowed(tmp_path: Path) -> None:
 def test_a_buffer_on_meta_without_a_value_is_named(tmp_path: Path) -> None:
     saved(Small(), tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r'buffer "angles" is on meta .*\nhint: .*buffers='):
-        load_weights(
-            on_meta(), spread(on_meta()), tmp_path / "model.safetensors"
-        )
+        load_weights(on_meta(), spread(on_meta()), tmp_path / "model.safetensors")
 
 
 def test_a_plain_tensor_on_meta_is_named(tmp_path: Path) -> None:

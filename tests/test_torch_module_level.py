@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from baechi.torch.simdev import simulated
 from torch import nn
 
 import torch_models
 from baechi.errors import InputError
 from baechi.torch.module_apply import add_hooks, apply_modules, device_at
+from baechi.torch.simdev import simulated
 from torch_placing import at_random, largest_difference, place, train
 
 MODELS = pytest.mark.parametrize("case", torch_models.CASES, ids=lambda case: case.name)

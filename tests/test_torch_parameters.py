@@ -4,11 +4,11 @@ import weakref
 
 import pytest
 import torch
-from baechi.torch.simdev import simulated, to_host
 from torch import nn
 
 from baechi.errors import InputError, PlacementError
 from baechi.torch.parameters import move_back, move_weights, named_weights, ties
+from baechi.torch.simdev import simulated, to_host
 from torch_placing import on
 
 

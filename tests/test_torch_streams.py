@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from baechi.torch.simdev import simulated
 from torch import Tensor
 
+from baechi.torch.simdev import simulated
 from baechi.torch.streams import cross_copy, stream_copy
 from torch_placing import on
 
