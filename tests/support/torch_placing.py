@@ -3,13 +3,14 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_models import Sample
 
 from baechi.torch.module_apply import AppliedModules, apply_modules
 from baechi.torch.simdev import resolve, to_host
+from torch_models import Sample
 
 torch.set_num_threads(1)
 
@@ -26,6 +27,20 @@ def at_random(model: nn.Module, num_devices: int, seed: int) -> dict[str, torch.
 def place(model: nn.Module, modules: Mapping[str, int]) -> AppliedModules:
     """Applies a map from module path to the index of a simulated device."""
     return apply_modules(model, {path: on(index) for path, index in modules.items()})
+
+
+def agrees(model: nn.Module, modules: dict[str, int], *args: Any, **kwargs: Any) -> None:
+    """Outputs and gradients on the devices are those on the host."""
+    expected = model(*args, **kwargs)
+    expected.sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    place(model, modules)
+    found = model(*args, **kwargs)
+    torch.testing.assert_close(to_host(found), expected, rtol=1e-6, atol=1e-6)
+    found.sum().backward()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(to_host(model.get_parameter(name).grad), gradient)
 
 
 @dataclass(frozen=True)
