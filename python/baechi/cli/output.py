@@ -7,7 +7,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -70,8 +72,11 @@ def write_json(command: str, document: Mapping[str, Any]) -> None:
 
 
 def say(words: str) -> None:
-    """A sentence to the person at the terminal."""
-    sys.stderr.write(f"baechi: {words}\n")
+    """A sentence to the person at the terminal, or a line to a log."""
+    line = f"baechi: {words}"
+    if sys.stderr.isatty():
+        line = textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="    ")
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
