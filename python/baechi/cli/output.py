@@ -72,11 +72,14 @@ def write_json(command: str, document: Mapping[str, Any]) -> None:
 
 
 def say(words: str) -> None:
-    """A sentence to the person at the terminal, or a line to a log."""
-    line = f"baechi: {words}"
+    """Sentences to the person at the terminal, or lines to a log."""
+    from baechi.tables import printable
+
+    lines = [printable(line) for line in f"baechi: {words}".splitlines()]
     if sys.stderr.isatty():
-        line = textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="    ")
-    sys.stderr.write(f"{line}\n")
+        width = shutil.get_terminal_size().columns
+        lines = [textwrap.fill(line, width, subsequent_indent="    ") for line in lines]
+    sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 
 
