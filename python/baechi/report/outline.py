@@ -1,0 +1,108 @@
+"""Outline: the units of the graph picture and their paths: ops, or modules where ops are many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from baechi.graph import Graph
+from baechi.report.packing import Packer
+from baechi.schedules import Schedule
+
+__all__ = ["SEPARATOR", "op_paths", "pack_outline", "units_of"]
+
+SEPARATOR = "\x1f"
+"""Between the parts of a path on its way to the script."""
+_MOST_UNITS = 3_000
+_MOST_LINKS = 30_000
+Indices = npt.NDArray[np.int64]
+
+
+def op_paths(graph: Graph) -> list[tuple[str, ...]]:
+    """Where each op stands: its module path and its name, split at "/", or at "." without any.
+
+    An op whose name begins with its module path is not named twice.
+    """
+    splitter = "/" if any("/" in name for name in graph.op_names) else "."
+    if any("/" in path for path in set(graph.module_paths)):
+        splitter = "/"
+    found = []
+    for name, module in zip(graph.op_names, graph.module_paths, strict=True):
+        if module and name != module and not name.startswith(module + splitter):
+            parts = (*module.split(splitter), name)
+        else:
+            parts = tuple(name.split(splitter))
+        found.append(tuple(part for part in parts if part) or (name,))
+    return found
+
+
+def pack_outline(packer: Packer, schedule: Schedule, *, each_op: bool) -> dict[str, Any]:
+    """Packs the paths of all ops, or of modules with what they hold and what flows between."""
+    paths = op_paths(schedule.graph)
+    if each_op:
+        packer.texts("unit_path", [SEPARATOR.join(path) for path in paths])
+        return {"each_op": True, "num_units": len(paths)}
+    unit, names = units_of(paths, schedule.order)
+    num_units, num_devices = len(names), schedule.cluster.num_devices
+    packer.texts("unit_path", [SEPARATOR.join(name) for name in names])
+    busy = np.bincount(unit, (schedule.end_ns - schedule.start_ns).astype(np.float64), num_units)
+    count = np.bincount(unit, minlength=num_units)
+    packer.numbers("unit_ops", count, "i4")
+    packer.numbers("unit_busy", busy, "f8")
+    packer.numbers("unit_rank", np.bincount(unit, schedule.order, num_units) / count, "f8")
+    shares, sizes = np.unique(unit * num_devices + schedule.device, return_counts=True)
+    packer.numbers("share_unit", shares // num_devices, "i4")
+    packer.numbers("share_device", shares % num_devices, "i4")
+    packer.numbers("share_ops", sizes, "i4")
+    complete = _pack_links(packer, schedule.graph, unit, num_units)
+    return {"each_op": False, "num_units": num_units, "all_links": complete}
+
+
+def units_of(
+    paths: Sequence[tuple[str, ...]], order: npt.NDArray[np.int32]
+) -> tuple[Indices, list[tuple[str, ...]]]:
+    """A unit per op: its path cut as deep as the number of units allows, or a range of ops.
+
+    Returns:
+        int64[ops], the unit of each op, and the units' paths, in the order of first appearance.
+    """
+    chosen: dict[tuple[str, ...], int] | None = None
+    depth = 0
+    for deeper in range(1, max(map(len, paths)) + 1):
+        cut: dict[tuple[str, ...], int] = {}
+        for path in paths:
+            cut.setdefault(path[:deeper], len(cut))
+            if len(cut) > _MOST_UNITS:
+                break
+        if len(cut) > _MOST_UNITS:
+            break
+        chosen, depth = cut, deeper
+    if chosen is not None and len(chosen) > 1:
+        unit = np.fromiter((chosen[path[:depth]] for path in paths), np.int64, len(paths))
+        return unit, list(chosen)
+    # Too many modules, or a single one: ranges of the launch order.
+    size = -(-len(paths) // (_MOST_UNITS // 3))
+    rank = np.argsort(order, kind="stable")
+    unit = np.empty(len(paths), np.int64)
+    unit[rank] = np.arange(len(paths)) // size
+    first, last = rank[::size].tolist(), [*rank[size - 1 :: size].tolist(), int(rank[-1])]
+    pairs = zip(first, last, strict=False)
+    names = [f"{'/'.join(paths[one])} … {'/'.join(paths[two])}" for one, two in pairs]
+    return unit, [(name,) for name in names]
+
+
+def _pack_links(packer: Packer, graph: Graph, unit: Indices, num_units: int) -> bool:
+    one = unit[graph.tensor_producer[graph.edge_tensor]]
+    two = unit[graph.edge_consumer]
+    between = np.flatnonzero(one != two)
+    pairs, at = np.unique(one[between] * num_units + two[between], return_inverse=True)
+    num_bytes = graph.tensor_bytes[graph.edge_tensor[between]].astype(np.float64)
+    moved = np.bincount(at, num_bytes, len(pairs))
+    kept = np.sort(np.argsort(-moved, kind="stable")[:_MOST_LINKS])
+    packer.numbers("link_from", pairs[kept] // num_units, "i4")
+    packer.numbers("link_to", pairs[kept] % num_units, "i4")
+    packer.numbers("link_bytes", moved[kept], "f8")
+    return len(kept) == len(pairs)
