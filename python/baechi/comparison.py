@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -76,6 +77,21 @@ class Comparison:
                 return row
         raise KeyError(algorithm)
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes one HTML file with this table and the best plan (docs/report.md).
+
+        Where none fits, it shows the plan that exceeds the limits least, or the reasons alone.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from baechi.report import replay, write_report
+
+        plans = [row.plan for row in self.rows if row.plan is not None]
+        shown = self.best or min(plans, key=_excess_bytes, default=None)
+        schedule = None if shown is None else replay(shown, self.graph)
+        write_report(path, schedule, plan=shown, compared=self)
+
     def __str__(self) -> str:
         """A table with one line per algorithm, then the reasons of those without a plan."""
         plans = [row.plan for row in self.rows if row.plan is not None]
@@ -107,6 +123,10 @@ class Comparison:
         errors = [_wrapped(f"{row.algorithm}: {row.error}") for row in self.rows if row.error]
         notes = [_wrapped(f"note: {note}") for note in self.notes]
         return "\n".join([*_aligned(table), bound, *errors, *notes])
+
+
+def _excess_bytes(plan: Plan) -> int:
+    return sum(max(device.peak_bytes - device.cap_bytes, 0) for device in plan.devices)
 
 
 def _times(time_ns: int, unit_ns: int) -> str:

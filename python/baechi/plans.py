@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from baechi.digests import differences
 from baechi.errors import PlanMismatchError
 from baechi.graph import Graph
 from baechi.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from baechi.comparison import Comparison
 
 __all__ = ["Candidate", "Device", "Plan", "Provenance", "Wait"]
 
@@ -175,6 +178,35 @@ class Plan:
         from baechi.files import write_atomically
 
         write_atomically(path, self.to_json().encode())
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        graph: Graph | None = None,
+        *,
+        compared: Comparison | None = None,
+    ) -> None:
+        """Writes one HTML file that shows the plan (docs/report.md); it needs no network.
+
+        Args:
+            path: where.
+            graph: its graph; a plan that was just made knows it, one from a file does not.
+            compared: adds its table, with the peaks of all plans.
+
+        Raises:
+            InputError: the plan does not know its graph and none was given.
+            PlanMismatchError: the plan was made for another graph.
+            OSError: the file cannot be written.
+        """
+        from baechi.report import replay, write_report
+
+        write_report(path, replay(self, graph), plan=self, compared=compared)
+
+    def trace(self, path: str | os.PathLike[str], graph: Graph | None = None) -> None:
+        """Writes a trace that Perfetto and chrome://tracing open; arguments as in `report`."""
+        from baechi.report import replay, write_trace
+
+        write_trace(path, replay(self, graph))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:

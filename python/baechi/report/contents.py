@@ -128,6 +128,7 @@ def _pack_ops(packer: Packer, schedule: Schedule, shown: _Shown, found: Causes) 
     packer.numbers("op_start", schedule.start_ns[shown.ops], "f8")
     packer.numbers("op_end", schedule.end_ns[shown.ops], "f8")
     packer.numbers("op_order", schedule.order[shown.ops], "i4")
+    packer.numbers("op_role", schedule.graph.role[shown.ops], "u1")
     packer.numbers("op_cause", _renumbered(found.op[shown.ops], shown, schedule), "i4")
     packer.numbers("op_reason", found.op_reason[shown.ops], "u1")
 
