@@ -92,6 +92,11 @@ class Comparison:
         schedule = None if shown is None else replay(shown, self.graph)
         write_report(path, schedule, plan=shown, compared=self)
 
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import comparison_html
+
+        return comparison_html(self)
+
     def __str__(self) -> str:
         """A table with one line per algorithm, then the reasons of those without a plan."""
         plans = [row.plan for row in self.rows if row.plan is not None]

@@ -228,6 +228,11 @@ class Plan:
             plan.check(graph)
         return plan
 
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import plan_html
+
+        return plan_html(self)
+
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""
         if not isinstance(other, Plan):

@@ -163,6 +163,11 @@ class Schedule:
 
         write_trace(path, self)
 
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import schedule_html
+
+        return schedule_html(self)
+
     def __eq__(self, other: object) -> bool:
         """Whether everything but the graph's and cluster's names of things is equal."""
         if not isinstance(other, Schedule):

@@ -75,29 +75,37 @@ def units_of(
     Returns:
         int64[ops], the unit of each op, and the units' paths, in the order of first appearance.
     """
-    chosen: dict[tuple[str, ...], int] | None = None
-    depth = 0
-    for deeper in range(1, max(map(len, paths)) + 1):
+    chosen: dict[tuple[str, ...], int] = {}
+    for depth in range(1, max(map(len, paths)) + 1):
         cut: dict[tuple[str, ...], int] = {}
         for path in paths:
-            cut.setdefault(path[:deeper], len(cut))
-            if len(cut) > _MOST_UNITS:
-                break
+            cut.setdefault(path[:depth], len(cut))
+        if len(cut) > _MOST_UNITS and len(chosen) > 1:
+            break
+        chosen, chosen_depth = cut, depth
         if len(cut) > _MOST_UNITS:
             break
-        chosen, depth = cut, deeper
-    if chosen is not None and len(chosen) > 1:
-        unit = np.fromiter((chosen[path[:depth]] for path in paths), np.int64, len(paths))
-        return unit, list(chosen)
-    # Too many modules, or a single one: ranges of the launch order.
-    size = -(-len(paths) // (_MOST_UNITS // 3))
-    rank = np.argsort(order, kind="stable")
-    unit = np.empty(len(paths), np.int64)
-    unit[rank] = np.arange(len(paths)) // size
-    first, last = rank[::size].tolist(), [*rank[size - 1 :: size].tolist(), int(rank[-1])]
-    pairs = zip(first, last, strict=False)
-    names = [f"{'/'.join(paths[one])} … {'/'.join(paths[two])}" for one, two in pairs]
-    return unit, [(name,) for name in names]
+    cuts = (chosen[path[:chosen_depth]] for path in paths)
+    unit = np.fromiter(cuts, np.int64, len(paths))
+    names = list(chosen)
+    return (unit, names) if len(names) <= _MOST_UNITS else _in_ranges(unit, names, order)
+
+
+def _in_ranges(
+    unit: Indices, names: list[tuple[str, ...]], order: npt.NDArray[np.int32]
+) -> tuple[Indices, list[tuple[str, ...]]]:
+    """Joins units that follow each other in the launch order until they are few enough."""
+    rank = np.bincount(unit, order, len(names)) / np.bincount(unit, minlength=len(names))
+    by_rank = np.argsort(rank, kind="stable")
+    size = -(-len(names) // (_MOST_UNITS // 3))
+    ranges = np.empty(len(names), np.int64)
+    ranges[by_rank] = np.arange(len(names)) // size
+    members = [by_rank[at : at + size].tolist() for at in range(0, len(names), size)]
+    joined = [
+        "/".join(names[some[0]]) + (f" … {'/'.join(names[some[-1]])}" if len(some) > 1 else "")
+        for some in members
+    ]
+    return ranges[unit], [(name,) for name in joined]
 
 
 def _pack_links(packer: Packer, graph: Graph, unit: Indices, num_units: int) -> bool:

@@ -39,9 +39,7 @@ _SCRIPTS = (
     "main.js",
 )
 # No request can leave the page, whatever a name in it says.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-)
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
 def report_html(

@@ -116,9 +116,7 @@ def device_table(schedule: Schedule) -> str:
     return _table("devices", head, rows, schedule.cluster.names)
 
 
-def comparison_table(
-    compared: Comparison | None, plan: Plan | None, bounds: Bounds
-) -> str:
+def comparison_table(compared: Comparison | None, plan: Plan | None, bounds: Bounds) -> str:
     """The algorithms beside each other; nothing where only one was run."""
     if compared is not None:
         found = [(row.algorithm, row.plan, row.error, row.placing_s) for row in compared.rows]

@@ -30,7 +30,9 @@ def trace_text(schedule: Schedule) -> str:
     events = (*_tracks(schedule), *_ops(schedule), *_transfers(schedule), *_memory(schedule))
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     made = {"rules": schedule.rules, "step": format_ns(schedule.makespan_ns)}
-    return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(made)},"traceEvents":[\n{lines}\n]}}\n'
+    return (
+        f'{{"displayTimeUnit":"ns","otherData":{json.dumps(made)},"traceEvents":[\n{lines}\n]}}\n'
+    )
 
 
 def _tracks(schedule: Schedule) -> Iterator[Event]:

@@ -41,9 +41,7 @@ def pack_usage(packer: Packer, schedule: Schedule) -> list[dict[str, Any]]:
     return found
 
 
-def thinned(
-    times: Int64s, total: Int64s, most: int, makespan_ns: int
-) -> npt.NDArray[np.intp]:
+def thinned(times: Int64s, total: Int64s, most: int, makespan_ns: int) -> npt.NDArray[np.intp]:
     """Positions of at most about `most` moments: of each short time the greatest and the last.
 
     So a peak is never lost, and what is held after each of these times is exact.

@@ -1,5 +1,6 @@
 // Graph: one level of the module tree as boxes in layers, colored by device.
-const BOX = { width: 172, height: 48, gapX: 16, gapY: 34 };
+const MARGIN = 60;
+const BOX = { width: 184, height: 48, gapX: 16, gapY: 34 };
 const graph = { root: null, at: null, zoom: 1, marked: NONE };
 
 function svg(tag, attributes = {}, ...children) {
@@ -34,10 +35,10 @@ function drawGraph() {
   const host = document.getElementById("graph");
   const boxes = boxesOf(graph.at);
   const [flows, outside] = flowsOf(boxes);
-  const most = Math.max(Math.floor((host.clientWidth - 24) / (BOX.width + BOX.gapX)), 2);
+  const most = Math.max(Math.floor((host.clientWidth - 2 * MARGIN) / (BOX.width + BOX.gapX)), 2);
   const rows = layered(boxes, flows, most);
   const across = Math.max(...rows.map((row) => row.length), 1);
-  const width = across * (BOX.width + BOX.gapX) + 24;
+  const width = across * (BOX.width + BOX.gapX) + 2 * MARGIN;
   const height = rows.length * (BOX.height + BOX.gapY) + 12;
   const spots = [];
   rows.forEach((row, depth) => {
@@ -89,8 +90,9 @@ function flowLine([from, to, bytes, edges], spots, boxes, largest) {
     const bend = Math.max((y2 - y1) / 2, 14);
     path = `M${x1},${y1} C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}`;
   } else {
-    const side = Math.max(x1, x2) + middle + 14;
-    path = `M${x1 + 20},${y1 - 2} C${side},${y1 + 20} ${side},${y2 - 20} ${x2 + 20},${y2}`;
+    const [fromY, toY] = [one[1] + BOX.height * 0.6, two[1] + BOX.height * 0.6];
+    const side = Math.max(x1, x2) + middle + Math.min(18 + (fromY - toY) / 12, 64);
+    path = `M${x1 + middle},${fromY} C${side},${fromY} ${side},${toY} ${x2 + middle + 3},${toY}`;
   }
   const words = `${boxes[from].name} to ${boxes[to].name}: ${edges} edges, ${formatBytes(bytes)}`;
   const thick = 1 + 3 * Math.sqrt(bytes / largest);
@@ -117,8 +119,8 @@ function boxOfModule(box, [x, y]) {
     group.append(svg("rect", { x: left, y: 0, width: size, height: 13, fill }));
     left += size;
   }
-  group.append(svg("text", { x: 7, y: 28, class: "name" }, shortened(box.name, 25)));
-  group.append(svg("text", { x: 7, y: 42, class: "words" }, shortened(words, 29)));
+  group.append(svg("text", { x: 7, y: 28, class: "name" }, shortened(box.name, 24)));
+  group.append(svg("text", { x: 7, y: 42, class: "words" }, shortened(words, 30)));
   if (box.critical) group.append(svg("rect", { y: BOX.height - 2, width: BOX.width, height: 4, class: "critical" }));
   const every = shares.map(([device, ops]) => `${deviceName(device)} ${ops}`).join(", ");
   group.append(svg("title", {}, `${pathOf(box).join("/")}\n${words}\nops: ${every}`));

@@ -44,9 +44,7 @@ function drawMoveLinks(pen, theme, visible) {
 }
 
 function drawCriticalLinks(pen, theme) {
-  pen.strokeStyle = theme.text;
-  pen.lineWidth = 1;
-  pen.setLineDash([4, 3]);
+  const lines = [];
   for (let at = 1; at < data.critical.length; at++) {
     const [one, two] = [data.critical[at - 1], data.critical[at]];
     if (one < 0 || two < 0) continue;
@@ -54,8 +52,13 @@ function drawCriticalLinks(pen, theme) {
     if (start < view.from || end > view.to) continue;
     const from = isMove(one) ? rowsOfMove(indexOf(one))[1] : timeline.rowOf.get(one);
     const to = isMove(two) ? rowsOfMove(indexOf(two))[0] : timeline.rowOf.get(two);
-    if (from !== to) curve(pen, endPoint(one, from), startPoint(two, to));
+    if (from !== to) lines.push([endPoint(one, from), startPoint(two, to)]);
+    if (lines.length > MOST_LINKS) return;
   }
+  pen.strokeStyle = theme.text;
+  pen.lineWidth = 1;
+  pen.setLineDash([4, 3]);
+  for (const [from, to] of lines) curve(pen, from, to);
   pen.setLineDash([]);
 }
 

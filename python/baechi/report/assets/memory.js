@@ -82,6 +82,9 @@ function byteTicks(most) {
 
 function makeMemory() {
   const root = document.getElementById("memory");
+  // Where all devices are nearly empty, curves up to the limit would be flat.
+  const isTight = facts.devices.some((device) => device.peak_bytes * 5 >= device.cap_bytes);
+  document.getElementById("to-limit").checked = isTight;
   const watcher = new IntersectionObserver(
     (entries) => {
       for (const entry of entries) {

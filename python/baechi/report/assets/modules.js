@@ -101,7 +101,9 @@ function boxesOf(module) {
 
 function rangeOf(members, parent) {
   if (members.length === 1) return members[0];
-  const made = newModule(`${members[0].name} … ${members[members.length - 1].name}`, parent);
+  // A member may be a range itself.
+  const [first, last] = [members[0].name, members[members.length - 1].name];
+  const made = newModule(`${first.split(" … ")[0]} … ${last.split(" … ").pop()}`, parent);
   made.range = members;
   for (const child of members) {
     made.ops += child.ops;

@@ -185,6 +185,8 @@ function drawRow(pen, made, theme) {
     if (start > view.to) break;
     if (end < view.from) continue;
     const [left, right] = [toX(start), toX(end)];
+    // In a summary what is narrower than this is part of how busy the device is.
+    if (data.density && made.kind === "device" && right - left < 1.5 && code !== selection.code) continue;
     const marked = isCritical && data.is_critical[code];
     if (right < free && !marked && !made.overlaps) continue;
     drawBar(pen, made, code, [left, Math.max(right, left + 0.6)], y + inset, marked, theme);
@@ -198,7 +200,7 @@ function drawDensity(pen, made, y) {
   const bins = facts.bins;
   const width = facts.makespan_ns / bins;
   pen.fillStyle = fillOf(pen, made.device);
-  pen.globalAlpha = 0.45;
+  pen.globalAlpha = 0.6;
   const first = Math.max(Math.floor(view.from / width), 0);
   for (let bin = first; bin < bins && bin * width < view.to; bin++) {
     const share = data.density[made.device * bins + bin] / 255;
