@@ -14,9 +14,9 @@ DEVICE_COLORS: Final = (
     "#56b4e9",
     "#d55e00",
     "#f0e442",
-    "#8c8c8c",
+    "#882255",
 )
-"""The palette of Okabe and Ito, with gray in place of black. From the ninth device on the same
+"""The palette of Okabe and Ito, with wine in place of black. From the ninth device on the same
 colors come again, hatched on the page; names stand beside colors everywhere."""
 
 CATEGORY_LABELS: Final = {
@@ -32,13 +32,13 @@ CATEGORY_LABELS: Final = {
     "scratch": "scratch",
 }
 CATEGORY_COLORS: Final = {
-    "persistent": "#8c8c8c",
+    "persistent": "#bdbdbd",
     "weight": "#0072b2",
-    "buffer": "#004d7a",
+    "buffer": "#882255",
     "gradient": "#d55e00",
     "optimizer": "#cc79a7",
     "activation": "#56b4e9",
-    "other": "#b2a35f",
+    "other": "#f0e442",
     "control": "#777777",
     "copy": "#e69f00",
     "scratch": "#009e73",

@@ -158,7 +158,7 @@ function drawPath() {
     button.addEventListener("click", () => openModule(module));
     return button;
   });
-  document.getElementById("path").replaceChildren(...links.flatMap((link, at) => (at ? [" › ", link] : [link])));
+  document.getElementById("path").replaceChildren(...links.flatMap((link, at) => (at ? [" / ", link] : [link])));
 }
 
 function openModule(module) {

@@ -70,3 +70,6 @@ main().catch((error) => {
   document.querySelector("main").prepend(element("div", { class: "alert", role: "alert" }, words));
   throw error;
 });
+
+// For the console: what is on the page and what is in view.
+window.baechi = { facts, view, selection, timeline, arrays: () => data };
