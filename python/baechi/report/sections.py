@@ -119,21 +119,23 @@ def device_table(schedule: Schedule) -> str:
 def comparison_table(compared: Comparison | None, plan: Plan | None, bounds: Bounds) -> str:
     """The algorithms beside each other; nothing where only one was run."""
     if compared is not None:
-        found = [(row.algorithm, row.plan, row.error, row.placing_s) for row in compared.rows]
+        found = [(row.algorithm, row.plan, row.placing_s) for row in compared.rows]
         best = compared.best
         chosen = best.algorithm if best is not None else ""
         rows = [
-            _plan_row(name, made, error, seconds, bounds, name == chosen)
-            for name, made, error, seconds in found
+            _plan_row(name, made, seconds, bounds, name == chosen) for name, made, seconds in found
         ]
         head = ["algorithm", "step", "vs bound", "vs one device", "transfers", "moved"]
-        head += ["fullest device", "peaks against limits", "placed in", "remark"]
-        return _table("comparison", head, rows, [row[0] for row in found])
+        head += ["fullest device", "peaks against limits", "placed in"]
+        reasons = [(row.algorithm, row.error) for row in compared.rows]
+        return _table("comparison", head, rows, [row[0] for row in found]) + _reasons(reasons)
     if plan is None or len(plan.candidates) < 2:
         return ""
-    head = ["algorithm", "step", "vs bound", "vs one device", "moved", "largest peak", "remark"]
+    head = ["algorithm", "step", "vs bound", "vs one device", "moved", "largest peak"]
     rows = [_candidate_row(one, plan.algorithm, bounds) for one in plan.candidates]
-    return _table("comparison", head, rows, [one.algorithm for one in plan.candidates])
+    names = [one.algorithm for one in plan.candidates]
+    reasons = [(one.algorithm, one.error) for one in plan.candidates]
+    return _table("comparison", head, rows, names) + _reasons(reasons)
 
 
 def assumptions(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
@@ -177,12 +179,12 @@ def assumptions(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
 
 
 def _plan_row(
-    name: str, plan: Plan | None, error: str | None, seconds: float, bounds: Bounds, chosen: bool
+    name: str, plan: Plan | None, seconds: float, bounds: Bounds, chosen: bool
 ) -> list[Cell]:
     mark = " (shortest that fits)" if chosen else ""
-    placed = Cell(format_ns(round(seconds * 1e9)))
+    placed = Cell(format_ns(round(seconds * 1e9)), round(seconds * 1e9))
     if plan is None:
-        return [Cell(name), *[Cell("")] * 7, placed, Cell(error or "no plan")]
+        return [Cell(name), Cell("no plan"), *[Cell("")] * 6, placed]
     full = max(plan.devices, key=lambda device: device.peak_bytes / max(device.cap_bytes, 1))
     peaks = "".join(_small_bar(d.name, d.peak_bytes, d.cap_bytes) for d in plan.devices)
     return [
@@ -191,28 +193,31 @@ def _plan_row(
         _ratio(plan.makespan_ns, bounds.lower_bound_ns),
         _ratio(plan.makespan_ns, bounds.one_device_ns),
         Cell(str(plan.num_transfers), plan.num_transfers),
-        Cell(format_bytes(plan.transferred_bytes), plan.transferred_bytes),
+        _moved(plan.transferred_bytes),
         Cell(f"{format_bytes(full.peak_bytes)} of {format_bytes(full.cap_bytes)}", full.peak_bytes),
         Cell(f'<span class="peaks">{peaks}</span>', None, True),
         placed,
-        Cell(error or ""),
     ]
 
 
 def _candidate_row(one: Candidate, chosen: str, bounds: Bounds) -> list[Cell]:
     name = Cell(one.algorithm + (" (this plan)" if one.algorithm == chosen else ""))
     if one.makespan_ns is None:
-        return [name, *[Cell("")] * 5, Cell(one.error or "no plan")]
+        return [name, Cell("no plan"), *[Cell("")] * 4]
     moved, peak = one.transferred_bytes or 0, one.largest_peak_bytes or 0
     return [
         name,
         Cell(format_ns(one.makespan_ns), one.makespan_ns),
         _ratio(one.makespan_ns, bounds.lower_bound_ns),
         _ratio(one.makespan_ns, bounds.one_device_ns),
-        Cell(format_bytes(moved), moved),
+        _moved(moved),
         Cell(format_bytes(peak), peak),
-        Cell(one.error or ""),
     ]
+
+
+def _moved(num_bytes: int) -> Cell:
+    """Blank without bytes: where transfer times are given outright, tensors may have none."""
+    return Cell(format_bytes(num_bytes) if num_bytes else "", num_bytes)
 
 
 def _ratio(time_ns: int, unit_ns: int) -> Cell:
@@ -226,6 +231,9 @@ def _exact(cell: Cell) -> str:
 def _table(
     name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], keys: Iterable[str]
 ) -> str:
+    # A column without a word is left out.
+    full = [at for at in range(len(head)) if any(row[at].text for row in rows)]
+    head, rows = [head[at] for at in full], [[row[at] for at in full] for row in rows]
     # A column of numbers has its title above them, at the right.
     is_number = [any(row[at].number is not None for row in rows) for at in range(len(head))]
     titles = "".join(
@@ -245,6 +253,11 @@ def _table(
         f'<div class="scroll"><table id="{name}"><thead><tr>{titles}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _reasons(found: Iterable[tuple[str, str | None]]) -> str:
+    items = "".join(_item(f"{name}: {error}") for name, error in found if error)
+    return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def _swatch(device: int) -> str:

@@ -7,8 +7,10 @@ function select(code, { show = false } = {}) {
   selection.code = code;
   if (show && code >= 0) {
     const [start, end] = timesOf(code);
-    if (start < view.from || end > view.to || (end - start) / (view.to - view.from) < 0.01) {
-      const width = Math.min(view.to - view.from, Math.max((end - start) * 12, 50));
+    let width = view.to - view.from;
+    const isSized = end - start < width * 0.8 && end - start > width * 0.01;
+    if (!isSized) width = Math.max((end - start) * 12, 50);
+    if (!isSized || start < view.from || end > view.to) {
       showRange((start + end) / 2 - width / 2, (start + end) / 2 + width / 2);
     }
   }
