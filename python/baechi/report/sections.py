@@ -119,16 +119,20 @@ def device_table(schedule: Schedule) -> str:
 def comparison_table(compared: Comparison | None, plan: Plan | None, bounds: Bounds) -> str:
     """The algorithms beside each other; nothing where only one was run."""
     if compared is not None:
-        found = [(row.algorithm, row.plan, row.placing_s) for row in compared.rows]
         best = compared.best
-        chosen = best.algorithm if best is not None else ""
-        rows = [
-            _plan_row(name, made, seconds, bounds, name == chosen) for name, made, seconds in found
-        ]
+        rows = []
+        for row in compared.rows:
+            mark = " (shortest that fits)" if row.plan is not None and row.plan is best else ""
+            rows.append(_plan_row(row.algorithm + mark, row.plan, row.placing_s, bounds))
+        keys = [row.algorithm for row in compared.rows]
+        # Such as a plan that was made for groups and brought back to all ops.
+        if plan is not None and all(row.plan is not plan for row in compared.rows):
+            rows.append(_plan_row(f"this page: {plan.algorithm}", plan, None, bounds))
+            keys.append("this page")
         head = ["algorithm", "step", "vs bound", "vs one device", "transfers", "moved"]
         head += ["fullest device", "peaks against limits", "placed in"]
         reasons = [(row.algorithm, row.error) for row in compared.rows]
-        return _table("comparison", head, rows, [row[0] for row in found]) + _reasons(reasons)
+        return _table("comparison", head, rows, keys) + _reasons(reasons)
     if plan is None or len(plan.candidates) < 2:
         return ""
     head = ["algorithm", "step", "vs bound", "vs one device", "moved", "largest peak"]
@@ -178,17 +182,16 @@ def assumptions(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
     return f'<ul class="notes">{"".join(map(_item, found))}</ul>'
 
 
-def _plan_row(
-    name: str, plan: Plan | None, seconds: float, bounds: Bounds, chosen: bool
-) -> list[Cell]:
-    mark = " (shortest that fits)" if chosen else ""
-    placed = Cell(format_ns(round(seconds * 1e9)), round(seconds * 1e9))
+def _plan_row(name: str, plan: Plan | None, seconds: float | None, bounds: Bounds) -> list[Cell]:
+    placed = Cell("")
+    if seconds is not None:
+        placed = Cell(format_ns(round(seconds * 1e9)), round(seconds * 1e9))
     if plan is None:
         return [Cell(name), Cell("no plan"), *[Cell("")] * 6, placed]
     full = max(plan.devices, key=lambda device: device.peak_bytes / max(device.cap_bytes, 1))
     peaks = "".join(_small_bar(d.name, d.peak_bytes, d.cap_bytes) for d in plan.devices)
     return [
-        Cell(name + mark),
+        Cell(name),
         Cell(format_ns(plan.makespan_ns), plan.makespan_ns),
         _ratio(plan.makespan_ns, bounds.lower_bound_ns),
         _ratio(plan.makespan_ns, bounds.one_device_ns),
