@@ -58,6 +58,7 @@ class Placer:
         return Placer(setting, "none", None, self._seed, self._repair)
 
     def run(self, algorithm: str, *, quick: bool = False) -> Schedule:
+        """The schedule of one algorithm; `quick` takes greedy favorites where the program is large."""
         setting = self.setting
         favorites = self._favorites(quick) if algorithm.startswith("m-sct") else None
         with with_names(setting.graph, setting.cluster):
