@@ -135,7 +135,7 @@ def test_best_tries_the_grouped_graph_and_is_never_worse_for_it() -> None:
 def test_a_grouped_winner_replays_from_its_file(tmp_path: Path) -> None:
     graph = baechi.load_graph(
         ROOT / "benches/workloads/dnn-partitioning/throughput-inputs/OperatorGraphs"
-        "/bert_L-3_inference.json"
+        "/bert_l-3_inference.json"
     )
     cluster = Cluster("3xaccelerator:1GiB")
     plan = baechi.place(graph, cluster)
