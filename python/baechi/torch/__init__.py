@@ -1,1 +1,0 @@
-"""PyTorch: plan a model, rehearse the plan on simulated devices, apply it and train."""
