@@ -2,8 +2,8 @@
 
 Prices are given from outside. Every unit is a colocation group; a run of glue ops of one module is a
 group of its own. A view that covers its storage is its storage; a gradient that a function passes on
-as it is, is the one that it was given. Persistent bytes (weights, gradients, optimizer state) belong
-to one op per unit.
+as it is, is the one that it was given. Persistent bytes (weights, buffers, optimizer state) belong to
+one op per unit; the gradients of its weights are kept for its update.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import numpy as np
 
 from baechi.graph import Graph
 from baechi.torch.modules import Units
-from baechi.torch.pricing import Work
 from baechi.torch.trace import Trace
 
 __all__ = ["OperatorGraph", "make_graph"]
 
-Price = Callable[[Sequence[Work], str], int]
-"""Works of one op and a device kind to ns."""
+Price = Callable[[Sequence[str], str], int]
+"""Signatures of an op's calls and a device kind to ns, -1 where the kind cannot run it."""
 
 _WEIGHT, _GRADIENT, _ACTIVATION, _CONTROL = 0, 2, 4, 6  # positions in MEMORY_CLASSES
 _FORWARD, _BACKWARD, _UPDATE = 0, 1, 2
@@ -109,7 +108,7 @@ def make_graph(
     price: Price,
     *,
     persistent_bytes: Sequence[int],
-    update_works: Sequence[Sequence[Work]],
+    update_ns: Sequence[Sequence[int]] | None,
     allowed: Mapping[int, Sequence[str]] | None = None,
     free_glue: bool = False,
 ) -> OperatorGraph:
@@ -117,15 +116,15 @@ def make_graph(
 
     Args:
         price: works and device kind to ns.
-        persistent_bytes: of each unit: weights, buffers, gradients, optimizer state.
-        update_works: of each unit: what the optimizer's step computes; empty in inference.
+        persistent_bytes: of each unit: weights, buffers, optimizer state.
+        update_ns: of each unit, by device kind: the optimizer's step; None without one.
         allowed: unit to the device names that it may use.
         free_glue: each glue op is a group of its own.
     """
     columns = _Columns(len(device_kinds))
     groups = _groups(trace, units, free_glue)
 
-    def prices(works: Sequence[Work]) -> list[int]:
+    def prices(works: Sequence[str]) -> list[int]:
         return [price(works, kind) for kind in device_kinds]
 
     nothing = [0] * len(device_kinds)
@@ -135,20 +134,13 @@ def make_graph(
     ]
     forward = _Forward(trace, units, groups, columns, of_unit)
     of_step = [forward.add(at, prices(step.works)) for at, step in enumerate(trace.steps)]
-    backward = _Backward(trace, groups, columns, of_step, forward, prices)
+    updates = [
+        columns.op(f"{name}:update:0", "update", name, ns, at, role=_UPDATE)
+        for at, (name, ns) in enumerate(zip(units.names, update_ns or (), strict=False))
+    ]
+    backward = _Backward(trace, units, groups, columns, of_step, updates, forward, prices)
     backward.add_all()
-    order = [*of_unit, *of_step, *backward.order]
-    for at, works in enumerate(update_works):
-        if works:
-            op = columns.op(
-                f"{units.names[at]}:update:0", "update", units.names[at], prices(works), at,
-                role=_UPDATE,
-            )
-            for step in (s for s, unit in enumerate(units.of_step) if unit == at):
-                if backward.of_step[step] >= 0:
-                    control = columns.tensor(backward.of_step[step], 0, _CONTROL)
-                    columns.edge(control, op)
-            order.append(op)
+    order = [*of_unit, *of_step, *backward.order, *updates]
     return OperatorGraph(
         _finish(columns, device_kinds, allowed or {}, units),
         tuple(of_step), tuple(backward.of_step), tuple(of_unit), tuple(groups), tuple(order),
@@ -284,14 +276,17 @@ class _Backward:
     def __init__(
         self,
         trace: Trace,
+        units: Units,
         groups: Sequence[int],
         columns: _Columns,
         of_step: Sequence[int],
+        updates: Sequence[int],
         forward: _Forward,
-        prices: Callable[[Sequence[Work]], list[int]],
+        prices: Callable[[Sequence[str]], list[int]],
     ) -> None:
-        self.trace, self.groups, self.columns = trace, groups, columns
+        self.trace, self.units, self.groups, self.columns = trace, units, groups, columns
         self.forward_op, self.forward, self.prices = of_step, forward, prices
+        self.updates = updates
         self.of_step = [-1] * len(trace.steps)
         self.order: list[int] = []
         self.arrived: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -348,13 +343,14 @@ class _Backward:
             arrived = self.arrived.get((f, edge.incoming.at), [])
             if edge.incoming.source == "taken" and len(arrived) == 1:
                 tensor = arrived[0]
-            elif target.parameter >= 0:
-                continue  # counted with the weights
             else:
                 key = edge.incoming.at if edge.incoming.source == "made" else -1 - edge.incoming.at
                 if key not in made:
                     made[key] = columns.tensor(op, edge.nbytes, _GRADIENT)
                 tensor = made[key]
-            if target.parameter < 0:
+            if target.parameter >= 0:
+                if self.updates:
+                    columns.edge(tensor, self.updates[self.units.of_storage[target.parameter]])
+            else:
                 self.arrived[edge.function, edge.number].append(tensor)
                 columns.edge(tensor, self.of_step[target.step])

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi.torch.pricing import Work, flops_of
+from baechi.torch.signatures import signature_of
 from baechi.torch.trace import Storage
+from baechi.torch.work import MathModes, Work, work_of
 
 __all__ = ["Owner", "Recorder", "tensors_in"]
 
@@ -37,7 +38,7 @@ class Owner:
     born: list[int] = dataclasses.field(default_factory=list)
     live: int = 0
     peak: int = 0
-    works: list[Work] = dataclasses.field(default_factory=list)
+    works: list[str] = dataclasses.field(default_factory=list)
 
 
 class Recorder(TorchDispatchMode):
@@ -47,8 +48,10 @@ class Recorder(TorchDispatchMode):
     `leaves`. What is allocated in between, gradients that are added up, belongs to nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modes: MathModes) -> None:
         super().__init__()
+        self.modes = modes
+        self.works: dict[str, Work] = {}
         self.storages: list[Storage] = []
         self.ids: dict[int, int] = {}
         self.deaths: dict[int, tuple[str, int]] = {}
@@ -99,8 +102,22 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = True
         if self.owner is not None:
-            self.owner.works.append(_work(func, args, kwargs, out))
+            self._price(self.owner, func, args, kwargs, out)
         return out
+
+    def _price(
+        self, owner: Owner, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
+        """Notes the call by its signature; what a signature does is found once."""
+        if func.is_view:
+            return
+        signature = signature_of(func, args, kwargs)
+        if signature not in self.works:
+            silent, self.silent = self.silent, True
+            self.works[signature] = work_of(func, args, kwargs, out, self.modes)
+            self.silent = silent
+        if not self.works[signature].is_view:
+            owner.works.append(signature)
 
     def begins(self, step: int) -> Owner:
         """A step starts; it owns what is allocated up to the next one."""
@@ -117,12 +134,3 @@ class Recorder(TorchDispatchMode):
     def leaves(self) -> None:
         """It has ended; what follows until the next one adds up gradients."""
         self.owner = None
-
-
-def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
-    dtype = next((t.dtype for t in tensors_in(out)), torch.float32)
-    if func.is_view:
-        return Work(str(func), 0, 0, str(dtype).removeprefix("torch."), is_view=True)
-    moved = sum(t.numel() * t.element_size() for t in tensors_in((args, kwargs, out)))
-    flops = flops_of(func, args, kwargs, out)
-    return Work(str(func), flops, moved, str(dtype).removeprefix("torch."))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from baechi.torch.pricing import Work
+from baechi.torch.work import Work
 
 __all__ = ["Edge", "Function", "Incoming", "Saved", "Step", "Storage", "Trace", "Value"]
 
@@ -75,7 +75,7 @@ class Step:
         makes: values that it makes; a view makes a value of a storage that exists.
         born: storages that it allocates and that outlive it.
         born_peak: the most bytes of its own that were alive while it ran, `born` included.
-        works: what it computes, kernel by kernel.
+        works: signatures of the calls that it makes; views are left out.
         saved: what autograd keeps from it.
         sequence: autograd's next number when it starts.
         random: whether it draws random numbers.
@@ -88,7 +88,7 @@ class Step:
     makes: list[int]
     born: list[int]
     born_peak: int
-    works: list[Work]
+    works: list[str]
     saved: list[Saved]
     sequence: int = 0
     random: bool = False
@@ -128,7 +128,7 @@ class Function:
         edges: gradients that it passes on.
         born: storages that it allocates and that outlive it.
         born_peak: the most bytes of its own that were alive while it ran.
-        works: what it computes.
+        works: as for steps.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Function:
     edges: list[Edge]
     born: list[int]
     born_peak: int
-    works: list[Work]
+    works: list[str]
 
 
 @dataclasses.dataclass(slots=True)
@@ -153,6 +153,8 @@ class Trace:
         seed_function: the function that backward starts with, -1 in inference.
         colocated: steps that must share a device.
         training: whether backward and gradients belong to the step.
+        works: what a call of each signature does.
+        ties: qualified name of a parameter or buffer to all its names.
         source: "export", "eager" or "real step": how it was captured.
     """
 
@@ -167,4 +169,5 @@ class Trace:
     colocated: list[tuple[int, ...]]
     training: bool
     source: str
+    works: Mapping[str, Work]
     ties: Mapping[str, tuple[str, ...]]

@@ -14,6 +14,7 @@ from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
 from baechi.torch.ledger import replay
 from baechi.torch.recorder import Recorder, tensors_in
 from baechi.torch.trace import Function, Step, Trace, Value
+from baechi.torch.work import MathModes
 
 __all__ = ["trace_program"]
 
@@ -21,8 +22,8 @@ __all__ = ["trace_program"]
 class _Tracing:
     """What grows while the forward pass runs."""
 
-    def __init__(self) -> None:
-        self.recorder = Recorder()
+    def __init__(self, modes: MathModes) -> None:
+        self.recorder = Recorder(modes)
         self.keeper = Keeper(self.recorder)
         self.values: list[Value] = []
         self.steps: list[Step] = []
@@ -62,6 +63,8 @@ def trace_program(
     *,
     training: bool,
     loss: Callable[[Any], torch.Tensor] | None,
+    ties: Mapping[str, tuple[str, ...]],
+    modes: MathModes | None = None,
 ) -> Trace:
     """Runs a captured program once on meta tensors.
 
@@ -71,8 +74,10 @@ def trace_program(
         inputs: the flat user inputs, tensors on meta.
         training: also run backward from the loss.
         loss: takes the model's output (in its own structure) to a scalar; None in inference.
+        ties: qualified name of each parameter and buffer to all its names.
+        modes: in which types products are computed.
     """
-    tracing = _Tracing()
+    tracing = _Tracing(modes or MathModes())
     recorder, keeper = tracing.recorder, tracing.keeper
     held: list[int] = []
     values_of: dict[Node, Any] = {}  # node -> tree of value ids
@@ -130,7 +135,8 @@ def trace_program(
         _step_groups(program, graph),
         training,
         "export",
-        {},
+        recorder.works,
+        ties,
     )
     recorder.position = ("step end", 0)
     _hold(trace, recorder.deaths)
