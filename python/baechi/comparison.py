@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from baechi import _core
 from baechi.cluster import Cluster, as_cluster
@@ -17,9 +16,12 @@ from baechi.plans import Plan
 from baechi.rules import Setting, as_graph, with_names
 from baechi.units import format_bytes, format_ns
 
+if TYPE_CHECKING:
+    from baechi.tables import Column
+
 __all__ = ["Comparison", "Row", "compare"]
 
-_WIDTH = 100
+_NO_LIMIT = 10_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +35,8 @@ class Row:
     """Seconds that placing took, by the clock."""
     error: str | None
     """Why it found no placement, or which devices are over their limit."""
+    proved_infeasible: bool = False
+    """Whether nothing can fit, whatever the algorithm."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,35 +82,56 @@ class Comparison:
 
     def __str__(self) -> str:
         """A table with one line per algorithm, then the reasons of those without a plan."""
-        plans = [row.plan for row in self.rows if row.plan is not None]
-        single = next((r.plan for r in self.rows if r.algorithm == "single" and r.plan), None)
-        columns: dict[str, Callable[[Plan], str]] = {
-            "step": lambda plan: format_ns(plan.makespan_ns)
-        }
-        if single is not None and single.makespan_ns:
-            columns["vs single"] = lambda plan: _times(plan.makespan_ns, single.makespan_ns)
-        if self.lower_bound_ns:
-            columns["vs bound"] = lambda plan: _times(plan.makespan_ns, self.lower_bound_ns)
-        columns["devices"] = lambda plan: f"{_num_used(plan)} of {len(plan.devices)}"
-        columns["transfers"] = lambda plan: str(plan.num_transfers)
-        # Where transfer times are given outright, tensors may have no bytes.
-        if any(plan.transferred_bytes for plan in plans):
-            columns["moved"] = lambda plan: format_bytes(plan.transferred_bytes)
-        columns["fullest device"] = _fullest
-        table = [["algorithm", *columns, "placed in"]]
+        from baechi.tables import WIDTH, as_table, hanging, plain_text
+
+        table = plain_text([as_table(self.columns())], width=_NO_LIMIT)
+        remarks = plain_text([hanging(remark, WIDTH) for remark in self.remarks])
+        return f"{table}\n{remarks}"
+
+    def columns(self) -> list[Column]:
+        """The table with one line per algorithm, for `baechi.tables`."""
+        from baechi.tables import Column
+
         best = self.best
-        for row in self.rows:
-            mark = " *" if row.plan is not None and row.plan is best else ""
-            cells = [column(row.plan) if row.plan else "" for column in columns.values()]
-            cells[0] = cells[0] or "no plan"
-            placed_in = format_ns(round(row.placing_s * 1e9))
-            table.append([row.algorithm + mark, *cells, placed_in])
-        bound = "" if best is None else "* shortest step within the limits; "
+        marks = [" *" if row.plan is not None and row.plan is best else "" for row in self.rows]
+        names = [row.algorithm + mark for row, mark in zip(self.rows, marks, strict=True)]
+        columns = [Column(heading="algorithm", cells=names, importance=99, is_text=True)]
+        for (heading, importance), cell in self._cells().items():
+            cells = [cell(row.plan) if row.plan else "" for row in self.rows]
+            if heading == "step":
+                cells = [text or "no plan" for text in cells]
+            columns.append(Column(heading=heading, cells=cells, importance=importance))
+        placed_in = [format_ns(round(row.placing_s * 1e9)) for row in self.rows]
+        columns.append(Column(heading="placed in", cells=placed_in, importance=50))
+        styles = ["bold green" if mark else "" for mark in marks] if best is not None else []
+        return [dataclasses.replace(column, styles=styles) for column in columns]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The bounds, the reasons of those without a plan, and the notes."""
+        bound = "" if self.best is None else "* shortest step within the limits; "
         bound += f"lower bound {format_ns(self.lower_bound_ns)} (critical path "
         bound += f"{format_ns(self.critical_path_ns)}, work {format_ns(self.work_bound_ns)})"
-        errors = [_wrapped(f"{row.algorithm}: {row.error}") for row in self.rows if row.error]
-        notes = [_wrapped(f"note: {note}") for note in self.notes]
-        return "\n".join([*_aligned(table), bound, *errors, *notes])
+        errors = (f"{row.algorithm}: {row.error}" for row in self.rows if row.error)
+        return (bound, *errors, *(f"note: {note}" for note in self.notes))
+
+    def _cells(self) -> dict[tuple[str, int], Callable[[Plan], str]]:
+        """Heading and importance of each column, and what stands in it for a plan."""
+        plans = [row.plan for row in self.rows if row.plan is not None]
+        single = next((r.plan for r in self.rows if r.algorithm == "single" and r.plan), None)
+        cells: dict[tuple[str, int], Callable[[Plan], str]] = {}
+        cells["step", 90] = lambda plan: format_ns(plan.makespan_ns)
+        if single is not None and single.makespan_ns:
+            cells["vs single", 60] = lambda plan: _times(plan.makespan_ns, single.makespan_ns)
+        if self.lower_bound_ns:
+            cells["vs bound", 70] = lambda plan: _times(plan.makespan_ns, self.lower_bound_ns)
+        cells["devices", 30] = lambda plan: f"{_num_used(plan)} of {len(plan.devices)}"
+        cells["transfers", 40] = lambda plan: str(plan.num_transfers)
+        # Where transfer times are given outright, tensors may have no bytes.
+        if any(plan.transferred_bytes for plan in plans):
+            cells["moved", 20] = lambda plan: format_bytes(plan.transferred_bytes)
+        cells["fullest device", 80] = _fullest
+        return cells
 
 
 def _times(time_ns: int, unit_ns: int) -> str:
@@ -122,18 +147,6 @@ def _fullest(plan: Plan) -> str:
     device = max(plan.devices, key=lambda device: device.peak_bytes / max(device.cap_bytes, 1))
     over = "" if device.peak_bytes <= device.cap_bytes else " (!)"
     return f"{format_bytes(device.peak_bytes)} of {format_bytes(device.cap_bytes)}{over}"
-
-
-def _aligned(table: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
-        for cells in table
-    ]
-
-
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def compare(
@@ -182,7 +195,7 @@ def compare(
 
 def _row(graph: Graph, cluster: Cluster, name: str, rules: str, options: dict[str, Any]) -> Row:
     started = time.perf_counter()
-    plan, error = None, None
+    plan, error, proved = None, None, False
     try:
         plan = place(graph, cluster, name, rules, **options)
         if not plan.fits:
@@ -190,5 +203,6 @@ def _row(graph: Graph, cluster: Cluster, name: str, rules: str, options: dict[st
             error = f"over the limit of {', '.join(over)}"
     except (OutOfMemoryError, PlacementError) as failure:
         error = str(failure).splitlines()[0]
+        proved = isinstance(failure, OutOfMemoryError) and failure.proved_infeasible
     elapsed = time.perf_counter() - started
-    return Row(algorithm=name, plan=plan, placing_s=elapsed, error=error)
+    return Row(algorithm=name, plan=plan, placing_s=elapsed, error=error, proved_infeasible=proved)

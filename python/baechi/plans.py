@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from baechi.digests import differences
 from baechi.errors import PlanMismatchError
 from baechi.graph import Graph
 from baechi.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from baechi.tables import Summary
 
 __all__ = ["Candidate", "Device", "Plan", "Provenance", "Wait"]
 
@@ -100,6 +103,8 @@ class Plan:
         algorithm: the one whose placement this is.
         executor: "launch", or "fifo" where only the original's virtual scheduler gives times.
         candidates: the table that `best` chose from, else the one algorithm.
+        held: device name to what makes up its peak, bytes by category (`baechi.holdings`); empty
+            under the originals' rules, which count peaks in another way.
     """
 
     op_names: tuple[str, ...]
@@ -117,6 +122,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     provenance: Provenance
     transfer_order: Mapping[str, tuple[tuple[str, str], ...]]
+    held: Mapping[str, Mapping[str, int]]
 
     @functools.cached_property
     def placement(self) -> Mapping[str, str]:
@@ -212,25 +218,46 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        """The step time, one line per device, and the notes."""
+        """What does not fit, the step time, one line per device, and the notes."""
+        return str(self.summary)
+
+    @property
+    def summary(self) -> Summary:
+        """What `print` shows, in parts."""
+        from baechi.tables import DeviceLine, Summary
+
         made = self.provenance
-        asked = (
-            ""
-            if made.algorithm == self.algorithm
-            else f" ({made.algorithm} of {len(self.candidates)})"
-        )
+        chosen = f" ({made.algorithm} of {len(self.candidates)})"
+        asked = "" if made.algorithm == self.algorithm else chosen
         moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
         waits = f", {len(self.waits)} waits for memory" if self.waits else ""
         step = f"step {format_ns(self.makespan_ns)} under {made.rules} rules"
-        lines = [f"{self.algorithm}{asked}: {step}, {self.num_transfers} transfers{moved}{waits}"]
-        width = max(len(device.name) for device in self.devices)
-        for device in self.devices:
-            busy = device.busy_ns / self.makespan_ns if self.makespan_ns else 0.0
-            peak = f"{format_bytes(device.peak_bytes)} of {format_bytes(device.cap_bytes)}"
-            at = f' at "{device.peak_op}"' if device.peak_op is not None else ""
-            over = "  OVER THE LIMIT" if device.peak_bytes > device.cap_bytes else ""
-            lines.append(
-                f"  {device.name:{width}}  {device.num_ops:>7} ops  busy {busy:4.0%}"
-                f"  peak {peak}{at}{over}"
-            )
-        return "\n".join([*lines, *(f"  note: {note}" for note in made.notes)])
+        transfers = f"{self.num_transfers} transfers{moved}{waits}"
+        return Summary(
+            headline=f"{self.algorithm}{asked}: {step}, {transfers}",
+            devices=tuple(
+                DeviceLine(
+                    name=device.name,
+                    num_ops=device.num_ops,
+                    busy=device.busy_ns / self.makespan_ns if self.makespan_ns else 0.0,
+                    peak_bytes=device.peak_bytes,
+                    cap_bytes=device.cap_bytes,
+                    peak_op=device.peak_op,
+                    held=self.held.get(device.name, {}),
+                )
+                for device in self.devices
+            ),
+            remarks=self._remarks(),
+            notes=made.notes,
+        )
+
+    def _remarks(self) -> tuple[str, ...]:
+        """Between which bounds the value of m-SCT's linear program lies, in plans by m-SCT."""
+        options = self.provenance.options
+        lower = options.get("unlimited_lower_bound_ns")
+        upper = options.get("unlimited_upper_bound_ns")
+        if not (self.algorithm.startswith("m-sct") and type(lower) is type(upper) is int):
+            return ()
+        gap = (upper - lower) / upper if upper else 0.0
+        between = f"{format_ns(lower)} to {format_ns(upper)}, gap {gap:.2%}"
+        return (f"favorites ({options.get('favorites')}): unlimited-device value {between}",)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from baechi.holdings import at_peaks
 from baechi.plans import Candidate, Device, Plan, Provenance, Wait
 from baechi.schedules import Schedule
 
@@ -50,6 +51,7 @@ def plan_of(
         candidates=candidates,
         provenance=provenance,
         transfer_order=_TransferOrder(schedule),
+        held=_Held(schedule),
     )
 
 
@@ -99,3 +101,23 @@ class _TransferOrder(Mapping[str, tuple[tuple[str, str], ...]]):
 
     def __len__(self) -> int:
         return len(self._lists)
+
+
+class _Held(Mapping[str, Mapping[str, int]]):
+    """What makes up each peak, found only when somebody looks: it takes half as long as placing."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    @functools.cached_property
+    def _found(self) -> dict[str, Mapping[str, int]]:
+        return dict(zip(self._schedule.cluster.names, at_peaks(self._schedule), strict=True))
+
+    def __getitem__(self, device: str) -> Mapping[str, int]:
+        return self._found[device]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schedule.cluster.names)
+
+    def __len__(self) -> int:
+        return self._schedule.cluster.num_devices

@@ -14,6 +14,7 @@ from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi._core import Schedule as CoreSchedule
+    from baechi.tables import Summary
 
 __all__ = ["Schedule", "TransferColumns"]
 
@@ -161,18 +162,35 @@ class Schedule:
         )
 
     def __str__(self) -> str:
-        """One line per device."""
-        lines = [f"step {format_ns(self.makespan_ns)} under {self.rules} rules"]
-        ops = np.bincount(self.device, minlength=self.cluster.num_devices)
-        for at, name in enumerate(self.cluster.names):
-            peak, cap = int(self.peak_bytes[at]), int(self.cap_bytes[at])
-            over = "  over the limit" if peak > cap else ""
-            share = self.busy_ns[at] / self.makespan_ns if self.makespan_ns else 0.0
-            lines.append(
-                f"  {name}: {ops[at]} ops, busy {share:.0%}, "
-                f"peak {format_bytes(peak)} of {format_bytes(cap)}{over}"
-            )
-        return "\n".join(lines)
+        """What does not fit, the step time, and one line per device."""
+        return str(self.summary)
+
+    @property
+    def summary(self) -> Summary:
+        """What `print` shows, in parts."""
+        from baechi.holdings import at_peaks
+        from baechi.tables import DeviceLine, Summary
+
+        num_ops = np.bincount(self.device, minlength=self.cluster.num_devices).tolist()
+        peak_ops = [self.graph.op_names[op] if op >= 0 else None for op in self.peak_op.tolist()]
+        step, held = self.makespan_ns, at_peaks(self)
+        moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
+        return Summary(
+            headline=f"step {format_ns(step)} under {self.rules} rules, "
+            f"{len(self.transfers.tensor)} transfers{moved}",
+            devices=tuple(
+                DeviceLine(
+                    name=name,
+                    num_ops=num_ops[at],
+                    busy=int(self.busy_ns[at]) / step if step else 0.0,
+                    peak_bytes=int(self.peak_bytes[at]),
+                    cap_bytes=int(self.cap_bytes[at]),
+                    peak_op=peak_ops[at],
+                    held=held[at],
+                )
+                for at, name in enumerate(self.cluster.names)
+            ),
+        )
 
     def _frozen(self, name: str, *_: object) -> None:
         raise AttributeError(f"a Schedule is frozen: {name} stays as it is")

@@ -22,7 +22,7 @@ FORMAT = "baechi-plan"
 SCHEMA = 1
 FIELDS = (
     *("format", "schema", "graph", "provenance", "algorithm", "candidates", "devices"),
-    *("placement", "launch_order", "decided_ns", "waits", "transfer_order"),
+    *("placement", "launch_order", "decided_ns", "waits", "transfer_order", "held"),
     *("executor", "retention", "makespan_ns", "num_transfers", "transferred_bytes"),
 )
 PROVENANCE = ("graph_fingerprint", "cluster", "algorithm", "options", "rules", "versions", "notes")
@@ -32,6 +32,7 @@ def write_document(plan: Plan) -> str:
     """The text of a plan file."""
     made = plan.provenance
     names = plan.op_names
+    made_up = plan.held.items()
     decided = zip(names, plan.decided_ns.tolist(), strict=False)
     parts: dict[str, str] = {
         "algorithm": _dump(plan.algorithm),
@@ -41,6 +42,7 @@ def write_document(plan: Plan) -> str:
         "executor": _dump(plan.executor),
         "format": _dump(FORMAT),
         "graph": _members((name, made.graph_digests[name]) for name in names),
+        "held": _members((name, dict(held)) for name, held in made_up),
         "launch_order": _rows(map(_dump, plan.launch_order)),
         "makespan_ns": _dump(plan.makespan_ns),
         "num_transfers": _dump(plan.num_transfers),
@@ -132,6 +134,13 @@ def _plan(document: dict[str, Any]) -> Plan:
         transfer_order={
             channel: tuple(_transfer(row, "transfer_order") for row in rows)
             for channel, rows in read.members("transfer_order", list).items()
+        },
+        held={
+            name: {
+                category: _typed(size, int, f"held: {name}: {category}")
+                for category, size in held.items()
+            }
+            for name, held in read.members("held", dict).items()
         },
     )
 

@@ -1,0 +1,81 @@
+"""`baechi plan`: place a graph on devices."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from baechi.cli import arguments as shared
+from baechi.cli.documents import plan_document
+from baechi.cli.failures import NOT_FOUND
+from baechi.cli.output import Outcome, progress
+
+if TYPE_CHECKING:
+    from baechi.graph import Graph
+    from baechi.plans import Plan
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Graph, devices, algorithm and where the plan goes."""
+    from baechi import _core
+
+    shared.add_graph(parser)
+    shared.add_cluster(parser)
+    parser.add_argument(
+        "-a",
+        "--algorithm",
+        choices=(*_core.ALGORITHMS, "best"),
+        default="best",
+        metavar="NAME",
+        help="one of %(choices)s",
+    )
+    shared.add_placing(parser)
+    parser.add_argument(
+        "--group",
+        action="store_true",
+        help="join ops that belong together first (baechi.group), then place all ops by that",
+    )
+    parser.add_argument(
+        "--smallest-limit",
+        action="store_true",
+        help="where nothing is found, look for memory that is enough",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="save the plan, - for stdout")
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Places, saves and shows."""
+    graph = shared.read_graph(arguments.graph)
+    plan = _placed(graph, arguments)
+    words: tuple[str, ...] = ()
+    if arguments.output == "-":
+        return Outcome(raw=plan.to_json(), code=0 if plan.fits else NOT_FOUND)
+    if arguments.output:
+        plan.save(arguments.output)
+        words = (f"the plan is in {arguments.output}",)
+    return Outcome(
+        document=lambda: {**plan_document(plan), "file": arguments.output},
+        shown=lambda width, blocks: plan.summary.renderables(width, blocks=blocks),
+        words=words,
+        code=0 if plan.fits else NOT_FOUND,
+    )
+
+
+def _placed(graph: Graph, arguments: argparse.Namespace) -> Plan:
+    from baechi.grouping import group
+    from baechi.placement import place
+
+    cluster = shared.read_cluster(arguments, graph.default_cluster)
+    options = shared.placing_options(arguments)
+    with progress(f"placing {graph.num_ops} ops with {arguments.algorithm}"):
+        if not arguments.group:
+            return place(graph, cluster, arguments.algorithm, **options)
+        grouping = group(graph)
+        plan = grouping.expand(place(grouping.graph, cluster, arguments.algorithm, **options))
+        note = f"placed as {grouping.graph.num_ops} groups of ops"
+        made = dataclasses.replace(plan.provenance, notes=(*plan.provenance.notes, note))
+        return dataclasses.replace(plan, provenance=made)
