@@ -19,7 +19,7 @@ __all__ = ["CLASSES", "HOST", "DeviceMemory", "Memory", "Moved", "replay"]
 
 HOST = -1
 """Where user inputs are."""
-CLASSES = ("weights", "buffers", "gradients", "optimizer", "activations", "copies", "scratch")
+CLASSES = ("weight", "buffer", "gradient", "optimizer", "activation", "copy", "scratch")
 _WEIGHTS, _BUFFERS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _COPIES, _SCRATCH = range(7)
 _KIND_CLASS = {"parameter": _WEIGHTS, "buffer": _BUFFERS, "constant": _BUFFERS}
 

@@ -35,6 +35,7 @@ class OperatorGraph:
         graph: what the placers get.
         of_step, backward_of_step: the ops of each step; -1 without backward.
         of_unit: the op that holds the persistent bytes of each unit.
+        updates: the op that updates the weights of each unit; none in inference.
         group_of_step: number of the colocation group; units first, then runs of glue.
         order: op indices in the order in which PyTorch issues them.
     """
@@ -43,6 +44,7 @@ class OperatorGraph:
     of_step: tuple[int, ...]
     backward_of_step: tuple[int, ...]
     of_unit: tuple[int, ...]
+    updates: tuple[int, ...]
     group_of_step: tuple[int, ...]
     order: tuple[int, ...]
 
@@ -143,7 +145,12 @@ def make_graph(
     order = [*of_unit, *of_step, *backward.order, *updates]
     return OperatorGraph(
         _finish(columns, device_kinds, allowed or {}, units),
-        tuple(of_step), tuple(backward.of_step), tuple(of_unit), tuple(groups), tuple(order),
+        tuple(of_step),
+        tuple(backward.of_step),
+        tuple(of_unit),
+        tuple(updates),
+        tuple(groups),
+        tuple(order),
     )
 
 

@@ -35,7 +35,7 @@ _BUILT_IN: dict[str, _Make] = {
     "nadam": lambda p, foreach: torch.optim.NAdam(p, foreach=foreach),
 }
 NAMES = tuple(_BUILT_IN)
-_PROBE = 4096  # elements of a parameter of a traced step
+_PROBE = 1 << 22  # elements of a parameter of a traced step; a step counter must not matter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _ratios(
     one, state = _traced(make, 1)
     two, _ = _traced(make, 2)
     nbytes = 4 * _PROBE
-    return state / nbytes, one / nbytes, max(0, two - one) / nbytes
+    return round(state / nbytes, 3), round(one / nbytes, 3), round(max(0, two - one) / nbytes, 3)
 
 
 def _traced(

@@ -1,0 +1,429 @@
+"""Search: which device each unit goes to, judged by the ledger and the simulator.
+
+Candidates are the core's placers, splits of the model's own order that fill devices up to their
+limits, and the obvious ones (one device, an even split, a split by weights alone). Each is laid out
+by the rules of `modules`, its memory replayed by the ledger in PyTorch's own order, its time
+simulated. The best is then improved by moving units next to a cut. The same input gives the same
+answer; no clock and no random number decides anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from baechi.cluster import Cluster
+from baechi.errors import OutOfMemoryError, PlacementError
+from baechi.placement import place
+from baechi.simulation import simulate_many
+from baechi.torch.ledger import Memory, replay
+from baechi.torch.modules import Layout, Units, lay_out
+from baechi.torch.operator_graph import OperatorGraph
+from baechi.torch.optimizers import Optimizer
+from baechi.torch.trace import Trace
+
+__all__ = ["Objective", "Outcome", "Task", "evaluate", "search"]
+
+Objective = Literal["fastest", "fewest-devices", "most-headroom"]
+_PLACERS = ("m-etf", "m-sct", "m-topo", "contiguous")
+_MOST_REPLAYED = 120_000  # steps that improving a placement may replay, over all candidates
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is searched for.
+
+    Attributes:
+        caps: bytes that each device may hold.
+        pinned: device index of each unit that may not be chosen, -1 for the others.
+        parameters: storage, bytes and shape of each parameter with a gradient, in model order.
+        accumulate_in_place: see `ledger.replay`.
+    """
+
+    trace: Trace
+    units: Units
+    operators: OperatorGraph
+    cluster: Cluster
+    caps: tuple[int, ...]
+    pinned: tuple[int, ...]
+    objective: Objective
+    optimizer: Optimizer | None
+    parameters: tuple[tuple[int, int, tuple[int, ...]], ...]
+    free_ops: bool
+    accumulate_in_place: bool
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices there are."""
+        return len(self.caps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A candidate and what it costs.
+
+    Attributes:
+        origin: which method found it.
+        device_of_unit: device index of each unit.
+        exceptions: device index of each step that goes elsewhere than the rules say.
+    """
+
+    origin: str
+    device_of_unit: tuple[int, ...]
+    exceptions: Mapping[int, int]
+    layout: Layout
+    memory: Memory
+    step_ns: int
+    busy_ns: tuple[int, ...]
+    fits: bool
+
+    def rank(self, task: Task) -> tuple[float, ...]:
+        """What is compared: the smaller, the better."""
+        over = sum(
+            max(0, peak - cap) for peak, cap in zip(self.memory.peaks, task.caps, strict=True)
+        )
+        share = max(
+            peak / cap if cap else float(peak > 0)
+            for peak, cap in zip(self.memory.peaks, task.caps, strict=True)
+        )
+        used = len(set(self.layout.device_of_step) | set(self.device_of_unit))
+        if task.objective == "fewest-devices":
+            return (over, used, self.step_ns, share)
+        if task.objective == "most-headroom":
+            return (over, share, self.step_ns, used)
+        return (over, self.step_ns, used, share)
+
+
+def evaluate(
+    task: Task,
+    device_of_unit: Sequence[int],
+    origin: str,
+    exceptions: Mapping[int, int] | None = None,
+) -> Outcome:
+    """Lays a candidate out and finds its memory and time."""
+    trace = task.trace
+    layout = lay_out(trace, task.units, device_of_unit, exceptions)
+    memory = remember(task, layout)
+    devices = _devices_of_ops(task, device_of_unit, layout)
+    fits = all(peak <= cap for peak, cap in zip(memory.peaks, task.caps, strict=True))
+    return Outcome(
+        origin,
+        tuple(device_of_unit),
+        dict(exceptions or {}),
+        layout,
+        memory,
+        _times(task, [(device_of_unit, layout)])[0],
+        _busy(task, devices),
+        fits,
+    )
+
+
+def remember(task: Task, layout: Layout) -> Memory:
+    """The memory of a layout, from the ledger."""
+    state: dict[int, int] = {}
+    scratch = [0] * task.num_devices
+    if task.optimizer is not None:
+        by_device: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in scratch]
+        for storage, nbytes, shape in task.parameters:
+            state[storage] = task.optimizer.state_bytes(nbytes, shape)
+            by_device[layout.home_of_storage[storage]].append((nbytes, shape))
+        scratch = [task.optimizer.scratch_bytes(sizes) for sizes in by_device]
+    return replay(
+        task.trace,
+        layout.device_of_step,
+        layout.home_of_storage,
+        task.num_devices,
+        optimizer_bytes=state,
+        optimizer_scratch=scratch,
+        accumulate_in_place=task.accumulate_in_place,
+    )
+
+
+def _devices_of_ops(
+    task: Task, device_of_unit: Sequence[int], layout: Layout
+) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    operators = task.operators
+    devices = np.zeros(operators.graph.num_ops, np.int32)
+    units = np.array(device_of_unit, np.int32)
+    steps = np.array(layout.device_of_step, np.int32)
+    devices[list(operators.of_unit)] = units
+    if operators.updates:
+        devices[list(operators.updates)] = units
+    devices[list(operators.of_step)] = steps
+    backward = np.array(operators.backward_of_step, np.int64)
+    known = backward >= 0
+    devices[backward[known]] = steps[known]
+    return devices
+
+
+def _times(
+    task: Task, candidates: Sequence[tuple[Sequence[int], Layout]]
+) -> list[int]:
+    """Step times in ns, ops being launched in PyTorch's own order."""
+    order = np.array(task.operators.order, np.int64)
+    launch = np.empty(len(order), np.int32)
+    launch[order] = np.arange(len(order), dtype=np.int32)
+    devices = np.stack([_devices_of_ops(task, units, layout) for units, layout in candidates])
+    launches = np.broadcast_to(launch, devices.shape)
+    graph, cluster = task.operators.graph, task.cluster
+    makespans, _ = simulate_many(graph, cluster, devices, launches, peaks=False)
+    return [int(ns) for ns in makespans]
+
+
+def _busy(task: Task, devices: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[int, ...]:
+    graph, cluster = task.operators.graph, task.cluster
+    rows = [graph.device_kinds.index(kind) for kind in cluster.kinds]
+    busy = []
+    for at in range(task.num_devices):
+        here = devices == at
+        busy.append(int(graph.compute_ns[rows[at]][here].sum() / cluster.speed[at]))
+    return tuple(busy)
+
+
+def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
+    """Finds a placement.
+
+    Returns:
+        The best outcome, which may not fit, and the candidates by name, for comparison.
+    """
+    trial = _Trial(task)
+    num_units = len(task.units.names)
+    for device in range(task.num_devices):
+        trial.judge(f"only {task.cluster.names[device]}", [device] * num_units)
+    if task.num_devices > 1:
+        trial.judge("even split", _even_split(task))
+        trial.judge("weights-only split", _weights_only(task))
+        _fill(task, trial)
+        _place(task, trial)
+    best = min(trial.found.values(), key=lambda outcome: outcome.rank(task))
+    return _improved(task, trial, best), trial.found
+
+
+class _Trial:
+    """Candidates judged so far, each placement once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.found: dict[str, Outcome] = {}
+        self.known: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], Outcome] = {}
+
+    def pinned(self, devices: Sequence[int]) -> tuple[int, ...]:
+        """The candidate with the pins kept."""
+        return tuple(p if p >= 0 else d for p, d in zip(self.task.pinned, devices, strict=True))
+
+    def judge(
+        self, origin: str, devices: Sequence[int], exceptions: Mapping[int, int] | None = None
+    ) -> Outcome:
+        """Evaluates a candidate and remembers it under a name."""
+        chosen = self.pinned(devices)
+        key = (chosen, tuple(sorted((exceptions or {}).items())))
+        if key not in self.known:
+            self.known[key] = evaluate(self.task, chosen, origin, exceptions)
+        self.found[origin] = self.known[key]
+        return self.known[key]
+
+
+def _fill(task: Task, trial: _Trial) -> None:
+    """Fills devices in several orders, less and less, until one fits; then a little less still."""
+    for name, order in _device_orders(task):
+        fitting = 0
+        for percent in (100, 97, 94, 90, 85, 80, 70, 60, 50):
+            outcome = trial.judge(f"filled to {percent} % ({name})", _filled(task, order, percent))
+            fitting += outcome.fits
+            if fitting == 2:
+                break
+
+
+def _place(task: Task, trial: _Trial) -> None:
+    """Asks the core's placers, under the limits and, until one fits, under wider or closer ones.
+
+    The graph's memory differs a little from the ledger's, which decides in the end.
+    """
+    for algorithm in _PLACERS:
+        options = {"favorites": "greedy"} if algorithm == "m-sct" else {}
+        for percent in (100, 90, 110, 80, 125):
+            reserve = {device.name: device.reserve_bytes for device in task.cluster.devices}
+            memory = {
+                name: reserve[name] + cap * percent // 100
+                for name, cap in zip(task.cluster.names, task.caps, strict=True)
+            }
+            cluster = task.cluster.with_memory(memory)
+            try:
+                plan = place(task.operators.graph, cluster, algorithm, **options)  # type: ignore[arg-type]
+            except (PlacementError, OutOfMemoryError):
+                continue
+            at = plan.device.tolist()
+            units = trial.pinned([at[op] for op in task.operators.of_unit])
+            exceptions: dict[int, int] = {}
+            if task.free_ops:
+                rules = lay_out(task.trace, task.units, units).device_of_step
+                exceptions = {
+                    step: at[op]
+                    for step, op in enumerate(task.operators.of_step)
+                    if at[op] != rules[step] and task.units.of_step[step] < 0
+                }
+            if trial.judge(f"{algorithm} at {percent} %", units, exceptions).fits:
+                break
+
+
+def _device_orders(task: Task) -> Iterator[tuple[str, list[int]]]:
+    """Orders in which devices are filled: as given, the fastest first, the largest first."""
+    given = list(range(task.num_devices))
+    graph = task.operators.graph
+    rows = [graph.device_kinds.index(kind) for kind in task.cluster.kinds]
+    pace = [
+        float(np.maximum(graph.compute_ns[row], 0).sum()) / speed
+        for row, speed in zip(rows, task.cluster.speed.tolist(), strict=True)
+    ]
+    seen: list[list[int]] = []
+    fastest = sorted(given, key=lambda d: (pace[d], d))
+    largest = sorted(given, key=lambda d: (-task.caps[d], d))
+    for name, order in (("as given", given), ("fastest first", fastest), ("largest first", largest)):
+        if order not in seen:
+            seen.append(order)
+            yield name, order
+
+
+def _unit_order(task: Task) -> list[int]:
+    """Units in the order in which the model first runs them; unused ones where they are named."""
+    first: dict[int, int] = {}
+    for at, unit in enumerate(task.units.of_step):
+        if unit >= 0:
+            first.setdefault(unit, at)
+    last = 0
+    ranks = []
+    for unit in range(len(task.units.names)):
+        last = first.get(unit, last)
+        ranks.append((last, unit))
+    return [unit for _, unit in sorted(ranks)]
+
+
+def _unit_costs(task: Task) -> tuple[list[int], list[int], list[int]]:
+    """Weights, all memory, and time on the first device's kind, of each unit."""
+    trace, units = task.trace, task.units
+    weights = [0] * len(units.names)
+    memory = [0] * len(units.names)
+    time = [0] * len(units.names)
+    trained = {storage for storage, _, _ in task.parameters}
+    ratio = task.optimizer.state_ratio if task.optimizer is not None else 0.0
+    for storage, unit in units.of_storage.items():
+        nbytes = trace.storages[storage].nbytes
+        weights[unit] += nbytes
+        memory[unit] += nbytes
+        if storage in trained:
+            memory[unit] += int(nbytes * (1 + ratio))
+    compute = task.operators.graph.compute_ns[0]
+    last, kept = 0, set[int]()
+    for at, unit in enumerate(units.of_step):
+        last = unit if unit >= 0 else last
+        for saved in trace.steps[at].saved:
+            if trace.storages[saved.storage].kind == "made" and saved.storage not in kept:
+                kept.add(saved.storage)
+                memory[last] += trace.storages[saved.storage].nbytes
+        time[last] += int(compute[task.operators.of_step[at]])
+        backward = task.operators.backward_of_step[at]
+        time[last] += int(compute[backward]) if backward >= 0 else 0
+    return weights, memory, time
+
+
+def _split(order: Sequence[int], costs: Sequence[int], shares: Sequence[float]) -> list[int]:
+    """Cuts units in order so that each device gets its share of the costs."""
+    total = sum(costs)
+    bounds = [total * s for s in itertools.accumulate(shares)]
+    devices, done, at = [0] * len(costs), 0.0, 0
+    for unit in order:
+        while at < len(shares) - 1 and done + costs[unit] / 2 > bounds[at]:
+            at += 1
+        devices[unit] = at
+        done += costs[unit]
+    return devices
+
+
+def _even_split(task: Task) -> list[int]:
+    """As many equal parts of the time as there are devices, in the model's order."""
+    _, _, time = _unit_costs(task)
+    share = 1 / task.num_devices
+    return _split(_unit_order(task), time, [share] * task.num_devices)
+
+
+def _weights_only(task: Task) -> list[int]:
+    """Parts of the weights in proportion to the devices' memory, as ``device_map`` tools do."""
+    weights, _, _ = _unit_costs(task)
+    total = max(1, sum(task.caps))
+    return _split(_unit_order(task), weights, [cap / total for cap in task.caps])
+
+
+def _filled(task: Task, order: Sequence[int], percent: int) -> list[int]:
+    """Devices one after the other, each up to a part of its limit, the last takes the rest."""
+    _, memory, _ = _unit_costs(task)
+    devices, used, at = [0] * len(memory), 0, 0
+    for unit in _unit_order(task):
+        cap = task.caps[order[at]] * percent // 100
+        while at < len(order) - 1 and used + memory[unit] > cap:
+            at, used = at + 1, 0
+            cap = task.caps[order[at]] * percent // 100
+        devices[unit] = order[at]
+        used += memory[unit]
+    return devices
+
+
+def _improved(task: Task, trial: _Trial, best: Outcome) -> Outcome:
+    """Moves units on either side of a cut across it, as long as that helps.
+
+    A round judges the times of all neighbors in one call; the ledger is asked from the fastest on.
+    """
+    order = _unit_order(task)
+    left = max(8, _MOST_REPLAYED // max(1, len(task.trace.steps)))
+    while left > 0:
+        neighbors = [
+            chosen
+            for devices in _neighbors(order, best.device_of_unit, task.num_devices)
+            if (chosen := trial.pinned(devices)) != best.device_of_unit
+        ][:left]
+        left -= len(neighbors)
+        better = _first_better(task, best, list(dict.fromkeys(neighbors)))
+        if better is None:
+            return best
+        best = better
+    return best
+
+
+def _first_better(
+    task: Task, best: Outcome, neighbors: Sequence[tuple[int, ...]]
+) -> Outcome | None:
+    if not neighbors:
+        return None
+    layouts = [lay_out(task.trace, task.units, one, best.exceptions) for one in neighbors]
+    times = _times(task, list(zip(neighbors, layouts, strict=True)))
+    for at in sorted(range(len(neighbors)), key=lambda i: (times[i], i)):
+        if task.objective == "fastest" and best.fits and times[at] >= best.step_ns:
+            return None
+        outcome = evaluate(task, neighbors[at], best.origin, best.exceptions)
+        if outcome.rank(task) < best.rank(task):
+            return outcome
+    return None
+
+
+def _neighbors(
+    order: Sequence[int], devices: Sequence[int], num_devices: int
+) -> Iterator[list[int]]:
+    """Candidates near one: cuts shifted by 1, 2, 4, ... units, and two devices exchanged."""
+    cuts = [at for at in range(1, len(order)) if devices[order[at]] != devices[order[at - 1]]]
+    for length in (16, 8, 4, 2, 1):
+        for cut in cuts:
+            left, right = devices[order[cut - 1]], devices[order[cut]]
+            for first, last, device in (
+                (cut, min(len(order), cut + length), left),
+                (max(0, cut - length), cut, right),
+            ):
+                moved = list(devices)
+                for at in range(first, last):
+                    moved[order[at]] = device
+                yield moved
+    for a, b in itertools.combinations(range(num_devices), 2):
+        swap = {a: b, b: a}
+        yield [swap.get(device, device) for device in devices]
