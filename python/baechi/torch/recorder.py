@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):
         nbytes = storage.nbytes()
         needs = kind == "parameter" and tensor.requires_grad
         dtype = str(tensor.dtype).removeprefix("torch.")
-        self.storages.append(Storage(nbytes, kind, name, needs, dtype))
+        self.storages.append(Storage(nbytes, kind, name, needs, dtype, tuple(tensor.shape)))
         self.ids[key] = at
         owner = self.owner
         if kind == "made" and owner is not None:

@@ -24,6 +24,7 @@ class Storage:
         name: of a parameter, buffer, constant or input; else empty.
         requires_grad: a parameter that gets a gradient.
         dtype: such as "float32", of the tensor that it was first seen in.
+        shape: of that tensor.
         held_until: something outside the program (a Python local, a recomputed region) keeps it
             to the end of this step (``("step", i)``), autograd function (``("function", f)``),
             the forward pass or the whole step (``("end", 0)``); None: autograd and the program do.
@@ -34,6 +35,7 @@ class Storage:
     name: str
     requires_grad: bool
     dtype: str
+    shape: tuple[int, ...] = ()
     held_until: tuple[str, int] | None = None
 
 
