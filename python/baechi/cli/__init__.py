@@ -25,6 +25,7 @@ COMMANDS = {
     "convert": "write a graph, plan or cluster in another format",
     "perturb": "how a plan stands other costs and links than were predicted",
     "favorites": "m-SCT's favorite children, with the bounds of their linear program",
+    "devices": "the accelerators of this machine, as a cluster file",
     "completion": "the completion script of your shell",
 }
 
