@@ -202,17 +202,21 @@ def _majority(operands: Sequence[tuple[int, int]]) -> int:
 
 
 def _adopt_from_readers(trace: Trace, devices: list[int]) -> None:
-    """Ops that read nothing from a device go to the device of their first reader."""
+    """Ops that read nothing from a device go to their first reader's, else to the next op's."""
     readers: dict[int, int] = {}
     for at, step in enumerate(trace.steps):
         for value in step.reads:
             readers.setdefault(value, at)
     for at in range(len(devices) - 1, -1, -1):
         if devices[at] == UNKNOWN:
-            first = min((readers[v] for v in trace.steps[at].makes if v in readers), default=-1)
-            devices[at] = devices[first] if first >= 0 else 0
-            if devices[at] < 0:
-                devices[at] = 0
+            following = at + 1 if at + 1 < len(devices) else -1
+            first = min(
+                (readers[v] for v in trace.steps[at].makes if v in readers), default=following
+            )
+            devices[at] = devices[first] if first >= 0 else UNKNOWN
+    known = next((device for device in reversed(devices) if device >= 0), 0)
+    for at in range(len(devices) - 1, -1, -1):
+        known = devices[at] = devices[at] if devices[at] >= 0 else known
 
 
 def _place_constants(trace: Trace, devices: Sequence[int], homes: dict[int, int]) -> None:

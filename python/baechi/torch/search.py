@@ -30,7 +30,9 @@ __all__ = ["Objective", "Outcome", "Task", "evaluate", "search"]
 
 Objective = Literal["fastest", "fewest-devices", "most-headroom"]
 _PLACERS = ("m-etf", "m-sct", "m-topo", "contiguous")
-_MOST_REPLAYED = 120_000  # steps that improving a placement may replay, over all candidates
+_NUM_CORRECTIONS = 4
+_NUM_IMPROVED = 3  # how many of the best candidates are improved
+_MOST_REPLAYED = 40_000  # steps that improving one of them may replay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,9 +200,11 @@ def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
         trial.judge("even split", _even_split(task))
         trial.judge("weights-only split", _weights_only(task))
         _fill(task, trial)
+        _balance(task, trial)
         _place(task, trial)
-    best = min(trial.found.values(), key=lambda outcome: outcome.rank(task))
-    return _improved(task, trial, best), trial.found
+    ranked = sorted(trial.known.values(), key=lambda outcome: outcome.rank(task))
+    improved = [_improved(task, trial, outcome) for outcome in ranked[:_NUM_IMPROVED]]
+    return min(improved, key=lambda outcome: outcome.rank(task)), trial.found
 
 
 class _Trial:
@@ -236,6 +240,24 @@ def _fill(task: Task, trial: _Trial) -> None:
             fitting += outcome.fits
             if fitting == 2:
                 break
+
+
+def _balance(task: Task, trial: _Trial) -> None:
+    """Splits the model's order so that every device is full to the same share of its limit.
+
+    What a unit adds to a peak depends on where the cuts are, so the shares are corrected by what
+    the ledger finds.
+    """
+    _, memory, _ = _unit_costs(task)
+    for name, order in _device_orders(task):
+        shares = [float(task.caps[d]) for d in order]
+        for round_ in range(_NUM_CORRECTIONS):
+            total = sum(shares) or 1.0
+            parts = _split(_unit_order(task), memory, [share / total for share in shares])
+            outcome = trial.judge(f"balanced {round_} ({name})", [order[p] for p in parts])
+            filled = [outcome.memory.peaks[d] / max(1, task.caps[d]) for d in order]
+            mean = sum(filled) / len(filled)
+            shares = [s * (mean / max(f, 1e-9)) ** 0.8 for s, f in zip(shares, filled, strict=True)]
 
 
 def _place(task: Task, trial: _Trial) -> None:
@@ -282,7 +304,8 @@ def _device_orders(task: Task) -> Iterator[tuple[str, list[int]]]:
     seen: list[list[int]] = []
     fastest = sorted(given, key=lambda d: (pace[d], d))
     largest = sorted(given, key=lambda d: (-task.caps[d], d))
-    for name, order in (("as given", given), ("fastest first", fastest), ("largest first", largest)):
+    named = (("as given", given), ("fastest first", fastest), ("largest first", largest))
+    for name, order in named:
         if order not in seen:
             seen.append(order)
             yield name, order

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from baechi.errors import InputError
 from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
 from baechi.torch.ledger import replay
 from baechi.torch.recorder import Recorder, tensors_in
@@ -111,18 +112,21 @@ def trace_program(
             for dead in last_use.get(node, ()):
                 env.pop(dead, None)
         env.clear()
+        ids = [v for v in out_values if v is not None]
+        loss_at, scalar = -1, None
+        if loss is not None:
+            loss_at, scalar = _run_loss(tracing, loss, program.rebuild(outputs), outputs, ids)
         recorder.position = ("end", 0)
-        tree = program.rebuild(outputs)
-        loss_value = -1
-    ids = [v for v in out_values if v is not None]
     functions: list[Function] = []
     if training:
-        assert loss is not None
-        scalar = loss(tree)
-        loss_value = ids[next(i for i, t in enumerate(outputs) if t is scalar)]
+        if scalar is None or scalar.grad_fn is None:
+            raise InputError(
+                "the loss has no gradient: no parameter that needs one leads to it",
+                hint='plan with mode="inference", or unfreeze a parameter',
+            )
         functions = run_backward(recorder, keeper, scalar, tracing.steps, tracing.starts)
         _link_gradients(tracing, functions)
-        del scalar
+    del scalar
     trace = Trace(
         recorder.storages,
         tracing.values,
@@ -130,7 +134,7 @@ def trace_program(
         functions,
         held,
         ids,
-        loss_value,
+        loss_at,
         0 if training else -1,
         _step_groups(program, graph),
         training,
@@ -141,6 +145,25 @@ def trace_program(
     recorder.position = ("step end", 0)
     _hold(trace, recorder.deaths)
     return trace
+
+
+def _run_loss(
+    tracing: _Tracing,
+    loss: Callable[[Any], torch.Tensor],
+    output: Any,
+    tensors: Sequence[Any],
+    ids: list[int],
+) -> tuple[int, torch.Tensor]:
+    """The loss of an output, and its value; what the user's function computes is one step."""
+    scalar, step = tracing.run(":loss:0", "", "loss", tuple(ids), lambda: loss(output))
+    for tensor, value in zip(tensors, ids, strict=True):
+        if tensor is scalar:
+            tracing.steps.pop()
+            tracing.starts.pop()
+            return value, scalar
+    step.makes = [tracing.add_value(scalar, len(tracing.steps) - 1)]
+    ids.extend(step.makes)
+    return step.makes[0], scalar
 
 
 def _hold(trace: Trace, deaths: Mapping[int, tuple[str, int]]) -> None:
