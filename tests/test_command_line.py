@@ -89,15 +89,13 @@ def test_a_link_and_channels_are_those_of_the_api(files: Files, capsys: Capture)
     assert done.document["makespan_ns"] == plan.makespan_ns
 
 
-def test_a_proof_ends_with_code_3_and_the_missing_bytes_first(
-    files: Files, capsys: Capture
-) -> None:
+def test_a_proof_ends_with_code_3_and_comes_first(files: Files, capsys: Capture) -> None:
     graph = files.small(persistent_bytes=1000)
     done = run(capsys, "plan", graph, "-d", "2x100", "--json")
     error = valid(done, "failure")["error"]
     assert done.code == error["exit_code"] == 3
     assert error["proved_infeasible"] is True
-    assert done.err.startswith("baechi: error: 900 B are missing: proved infeasible: ")
+    assert done.err.startswith('baechi: error: proved infeasible: op "a" needs ')
 
 
 def test_what_is_not_found_ends_with_code_4_and_a_limit_on_demand(
@@ -107,6 +105,7 @@ def test_what_is_not_found_ends_with_code_4_and_a_limit_on_demand(
     words = ("plan", graph, "-d", "2x1000", "-a", "single")
     done = run(capsys, *words)
     assert done.code == 4
+    assert done.err.startswith("baechi: error: 200 B missing: ")
     assert done.err.endswith("--smallest-limit finds memory that is enough\n")
     done = run(capsys, *words, "--smallest-limit", "--json")
     limit = valid(done, "failure")["error"]["found_limit_bytes"]

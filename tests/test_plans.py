@@ -54,6 +54,7 @@ def test_a_loaded_plan_equals_the_saved_one(tmp_path: Path) -> None:
     assert loaded.devices == plan.devices
     assert loaded.candidates == plan.candidates
     assert dict(loaded.transfer_order) == dict(plan.transfer_order)
+    assert dict(loaded.held) == dict(plan.held)
     assert loaded.provenance.cluster == CLUSTER
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from baechi import workloads
+from baechi.cli import main
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -28,6 +31,21 @@ def test_the_python_of_the_readme_runs(
 
 def test_the_first_block_is_ten_lines() -> None:
     assert len([line for line in python_blocks()[0].splitlines() if line]) == 10
+
+
+def test_the_readme_shows_what_the_commands_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workloads.transformer_like(layers=6, seed=0).save("step.json")
+    (block,) = re.findall(r"```console\n(.*?)```", README.read_text(), re.DOTALL)
+    for shown in block.removeprefix("$ ").split("\n$ "):
+        command, *lines = shown.rstrip().splitlines()
+        capsys.readouterr()
+        main(command.split()[1:])
+        printed = capsys.readouterr()
+        expected = without_placing_times(printed.out + printed.err)
+        assert without_placing_times("\n".join(lines)) == expected
 
 
 def test_the_readme_shows_what_the_demo_prints() -> None:

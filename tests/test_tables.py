@@ -128,3 +128,15 @@ def test_names_are_never_read_as_markup() -> None:
     odd = line("[red]d0[/red]:smile:", 50)
     assert "[red]d0[/red]:smile:" in str(Summary(headline="a [b]plan[/b]", devices=(odd,)))
     assert "a [b]plan[/b]" in str(Summary(headline="a [b]plan[/b]", devices=(odd,)))
+
+
+def test_names_cannot_write_on_the_terminal() -> None:
+    odd = line("d\x1b[2J\n0", 50)
+    text = str(Summary(headline="a\x07 plan", devices=(odd,)))
+    assert "d\\x1b[2J\\n0" in text
+    assert "a\\x07 plan" in text
+    assert len(text.splitlines()) == 3
+
+
+def test_wide_characters_count_twice() -> None:
+    assert Column(heading="op", cells=["層/注意"]).width == 7

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -80,6 +81,22 @@ def test_help_loads_nothing_heavy() -> None:
     )
     heavy = {"numpy", "rich", "highspy", "networkx", "torch", "shtab"}
     assert heavy & set(done.stdout.splitlines()[-1].split()) == set()
+
+
+def cpu_s(*words: str) -> float:
+    """CPU seconds of a process, the least of three."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=LIMIT_S)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    return min(once() for _ in range(3))
+
+
+def test_help_takes_little_more_than_python_itself() -> None:
+    assert cpu_s("-m", "baechi", "--help") - cpu_s("-c", "pass") <= 0.15
 
 
 def test_the_program_is_installed_under_its_name() -> None:

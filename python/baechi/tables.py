@@ -64,8 +64,14 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Of the longest cell, in characters."""
-        return max(map(len, (self.heading, *self.cells)))
+        """Of the widest cell, in characters of a terminal."""
+        from rich.cells import cell_len
+
+        return max(map(cell_len, (self.heading, *self.cells)))
+
+    def __post_init__(self) -> None:
+        """Escapes what is in cells but must not be written on a terminal."""
+        object.__setattr__(self, "cells", [printable(cell) for cell in self.cells])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,8 +251,22 @@ def hanging(text: str, width: int, style: str = "") -> Text:
     from rich.text import Text
 
     indent = " " * (len(text) - len(text.lstrip()) + 4)
-    lines = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.fill(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
     return Text(lines, style)
+
+
+def printable(text: str) -> str:
+    r"""The text with everything escaped that could move a cursor or break a line.
+
+    >>> printable("a" + chr(27) + "[2J")
+    'a\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    escaped = (
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+    return "".join(escaped)
 
 
 def plain_text(renderables: Sequence[RenderableType], width: int = WIDTH) -> str:

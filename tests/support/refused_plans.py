@@ -36,6 +36,12 @@ def plan(
 REFUSED_PLANS = [
     plan("half of a surrogate pair", lambda d: d.update(algorithm="m\ud800"), "ud800", "UTF-8"),
     plan("another plan schema", lambda d: d.update(schema=2), "schema 2"),
+    plan(
+        "a size held that is text",
+        lambda d: d["held"].update({"gpu:0": {"copy": "many"}}),
+        "held: gpu:0: copy",
+    ),
+    plan("a device that holds a number", lambda d: d["held"].update({"gpu:0": 5}), "held", "gpu:0"),
     plan("a plan without a field", lambda d: d.pop("waits"), '"waits"'),
     plan(
         "an unknown device in a plan", lambda d: d["placement"].update(op1="tpu"), '"op1"', '"tpu"'

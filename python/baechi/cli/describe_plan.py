@@ -112,7 +112,7 @@ def _shown(
         ]
         text = f"at the peak of {peak['device']}: {', '.join(held) or 'nothing'}"
         lines.append(hanging(text, width))
-    if "path" in document:
+    if document.get("path"):
         lines += _path_shown(document["path"], width, top, whole=whole_path)
     return lines
 

@@ -48,9 +48,8 @@ def _words(error: Exception) -> tuple[str, str | None]:
         message = str(error).split("\nhint: ")[0]
         if isinstance(error, OutOfMemoryError):
             missing = error.needed_bytes - error.free_bytes
-            if missing > 0:
-                message = f"{format_bytes(missing)} are missing: {message}"
             if not error.proved_infeasible:
+                message = f"{format_bytes(missing)} missing: {message}" if missing > 0 else message
                 way = "--smallest-limit finds memory that is enough"
                 return message, f"nothing was found, though something may exist; {way}"
         return message, error.hint

@@ -86,7 +86,7 @@ def _shown(found: Favorites, width: int, with_list: bool) -> list[RenderableType
         Text(f"  unlimited-device value at least {format_ns(lower)} ({lower} ns)"),
         Text(f"                          at most {format_ns(upper)} ({upper} ns)"),
         Text(f"  gap {found.gap:.3%}, threshold {found.threshold:g}"),
-        hanging(f"  {counters}", width, "dim"),
+        *([hanging(f"  {counters}", width, "dim")] if counters else []),
     ]
     if with_list:
         lines += [Text(f"  {op} -> {child}") for op, child in found.children.items()]

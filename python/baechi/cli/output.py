@@ -7,7 +7,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -70,8 +72,14 @@ def write_json(command: str, document: Mapping[str, Any]) -> None:
 
 
 def say(words: str) -> None:
-    """A sentence to the person at the terminal."""
-    sys.stderr.write(f"baechi: {words}\n")
+    """Sentences to the person at the terminal, or lines to a log."""
+    from baechi.tables import printable
+
+    lines = [printable(line) for line in f"baechi: {words}".splitlines()]
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [textwrap.fill(line, width, subsequent_indent="    ") for line in lines]
+    sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 
 

@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _placed(graph: Graph, arguments: argparse.Namespace) -> Plan:
-    from baechi.grouping import group
     from baechi.placement import place
 
     cluster = shared.read_cluster(arguments, graph.default_cluster)
@@ -74,6 +73,8 @@ def _placed(graph: Graph, arguments: argparse.Namespace) -> Plan:
     with progress(f"placing {graph.num_ops} ops with {arguments.algorithm}"):
         if not arguments.group:
             return place(graph, cluster, arguments.algorithm, **options)
+        from baechi.grouping import group
+
         grouping = group(graph)
         plan = grouping.expand(place(grouping.graph, cluster, arguments.algorithm, **options))
         note = f"placed as {grouping.graph.num_ops} groups of ops"

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from baechi.cluster import Cluster
+    from baechi.graph import Graph
     from baechi.plans import Plan
     from baechi.schedules import Schedule
 
-__all__ = ["add_arguments", "read_placement", "run"]
+__all__ = ["add_arguments", "read_placement", "run", "schedule_of"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,22 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Simulates and shows."""
-    from baechi.plans import Plan
-    from baechi.simulation import simulate
-
     graph = shared.read_graph(arguments.graph)
     placement = read_placement(arguments.placement)
-    known = placement.provenance.cluster if isinstance(placement, Plan) else None
-    cluster = shared.read_cluster(arguments, known, graph.default_cluster)
-    with progress(f"simulating {graph.num_ops} ops"):
-        schedule = simulate(
-            graph,
-            cluster,
-            placement if isinstance(placement, Plan) else _by_name(placement, cluster),
-            rules=arguments.rules,
-            executor=arguments.executor,
-            retention=arguments.retention,
-        )
+    schedule = schedule_of(graph, placement, arguments, executor=arguments.executor)
     notes = _notes(schedule, placement)
 
     def shown(width: int, blocks: bool) -> list[RenderableType]:
@@ -75,6 +63,29 @@ def run(arguments: argparse.Namespace) -> Outcome:
         shown=shown,
         code=0 if schedule.fits else INFEASIBLE,
     )
+
+
+def schedule_of(
+    graph: Graph,
+    placement: Plan | dict[str, Any],
+    arguments: argparse.Namespace,
+    executor: str | None = None,
+) -> Schedule:
+    """The schedule of a placement on the devices and under the rules asked for, or its own."""
+    from baechi.plans import Plan
+    from baechi.simulation import simulate
+
+    known = placement.provenance.cluster if isinstance(placement, Plan) else None
+    cluster = shared.read_cluster(arguments, known, graph.default_cluster)
+    with progress(f"simulating {graph.num_ops} ops"):
+        return simulate(
+            graph,
+            cluster,
+            placement if isinstance(placement, Plan) else _by_name(placement, cluster),
+            rules=arguments.rules,
+            executor=executor,
+            retention=arguments.retention,
+        )
 
 
 def read_placement(path: str) -> Plan | dict[str, Any]:

@@ -30,15 +30,15 @@ def make_casts_explicit(graph_module: GraphModule) -> None:
             _cast_inputs(graph, node, casts)
 
 
-class _CastsOfInputs(TorchDispatchMode):
+class _CastsOfInputs(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes to what dtype an op under autocast casts the tensors that it is given."""
 
     def __init__(self, given: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.given = given
         self.casts: dict[int, torch.dtype] = {}
 
-    def __torch_dispatch__(  # type: ignore[override]
+    def __torch_dispatch__(
         self,
         func: Any,
         types: Any,

@@ -84,7 +84,7 @@ def _program(model: nn.Module, exported: Exported, call: Call, *, training: bool
     regions = _regions(graph, exported.seen)
     for node in graph.nodes:
         value = _on_meta(node.meta.get("val"))
-        if needs_gradient(node):
+        if isinstance(value, Tensor) and needs_gradient(node):
             value.requires_grad_()
         node.meta = {"val": value} | _kept(node)
     return Program(
@@ -97,7 +97,7 @@ def _program(model: nn.Module, exported: Exported, call: Call, *, training: bool
         module_paths=paths,
         keys=_keys(graph, paths),
         colocated=groups,
-        mutated=tuple(node.name for node in users if node.name in changed),
+        mutated=tuple(inputs[node].name for node in users if node.name in changed),
         checkpointed=regions,
     )
 

@@ -13,9 +13,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._guards
 import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
+from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
 from baechi.torch.program import Call
@@ -90,12 +92,14 @@ def export_twin(
         made, seen.out_tree = flatten(forward(*args, **kwargs))
         return tuple(made)
 
-    twin.forward = flat  # type: ignore[method-assign]
+    twin.forward = flat
     try:
         with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
             with impostor.mode, _tagging(Seen()):
                 _watch(forward, call, fakes, seen)
-            with _tagging(seen):
+            # In a context of the twin's mode, torch.export makes no mode of its own.
+            context = torch._guards.TracingContext(impostor.mode)
+            with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):
                 exported = torch.export.export(twin, fakes, strict=False)
     except Exception as error:  # whatever a user's forward or torch.export may raise
         return Exported(None, twin, impostor, seen, error)

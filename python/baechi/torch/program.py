@@ -108,7 +108,7 @@ class Program:
         keys: node name to a name that other versions give too, "<module path>:<op>:<n>".
         colocated: nodes, placeholders among them, that must share a device: members of a result,
             and whatever shares memory with a value that is changed in place.
-        mutated: nodes of user inputs that the program changes in place.
+        mutated: names of user inputs that the program changes in place.
     """
 
     graph_module: torch.fx.GraphModule

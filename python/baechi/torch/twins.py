@@ -32,7 +32,8 @@ class Impostor:
 
     def __init__(self) -> None:
         """A new mode."""
-        self.mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        shapes = ShapeEnv(tracked_fakes=[])
+        self.mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True, export=True)
         self._made: dict[int, torch.Tensor] = {}
         self._bases: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []  # ids stay theirs while these live
