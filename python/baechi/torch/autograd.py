@@ -24,6 +24,7 @@ class Keeper:
     """
 
     def __init__(self, recorder: Recorder) -> None:
+        """Knows storages by the recorder's numbers."""
         self.recorder = recorder
         self.kept: list[tuple[int, int, int]] = []  # sequence number, storage, bytes
 
@@ -69,7 +70,10 @@ def run_backward(
     """Runs backward under the recorder, and describes every function of it.
 
     Args:
+        recorder: sees what backward allocates.
+        keeper: what the forward pass saved.
         loss: a scalar with a gradient.
+        steps: the forward pass.
         starts: autograd's next sequence number at the start of each step.
 
     Returns:
@@ -85,9 +89,7 @@ def run_backward(
             parameter = recorder.storage_of(node.variable)
         else:
             step = bisect.bisect_right(starts, sequence) - 1
-        functions.append(
-            Function(node.name(), step, parameter, sequence, [], [], 0, [])
-        )
+        functions.append(Function(node.name(), step, parameter, sequence, [], [], 0, []))
     handles = [
         handle
         for node, at in numbers.items()
@@ -100,7 +102,7 @@ def run_backward(
             steps[functions[at].step].saved.append(Saved(at, storage, nbytes))
     del nodes, numbers
     with recorder:
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     for handle in handles:
         handle.remove()
     for at, function in enumerate(functions):

@@ -9,19 +9,18 @@ of a value are added up per device and cross once (docs/memory.md).
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from baechi.torch.trace import Trace
 
-__all__ = ["CLASSES", "HOST", "DeviceMemory", "Memory", "Moved", "replay"]
+__all__ = ["CLASSES", "HOST", "DeviceMemory", "Memory", "Moved", "Replay", "replay"]
 
 HOST = -1
 """Where user inputs are."""
 CLASSES = ("weight", "buffer", "gradient", "optimizer", "activation", "copy", "scratch")
-_WEIGHTS, _BUFFERS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _COPIES, _SCRATCH = range(7)
-_KIND_CLASS = {"parameter": _WEIGHTS, "buffer": _BUFFERS, "constant": _BUFFERS}
+WEIGHTS, BUFFERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, COPIES, SCRATCH = range(7)
+_KIND_CLASS = {"parameter": WEIGHTS, "buffer": BUFFERS, "constant": BUFFERS}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +81,7 @@ def replay(
     """Replays a trace under a placement.
 
     Args:
+        trace: what runs.
         device_of_step: device index of each step.
         home_of_storage: device index of each parameter, buffer and constant, by storage.
         num_devices: how many devices there are.
@@ -90,7 +90,7 @@ def replay(
         accumulate_in_place: gradients of one value are added into the first where nothing else
             holds it, as autograd does on plain devices; under a dispatch mode it never does.
     """
-    run = _Replay(trace, device_of_step, home_of_storage, num_devices, accumulate_in_place)
+    run = Replay(trace, device_of_step, home_of_storage, num_devices, accumulate_in_place)
     run.charge_persistent(optimizer_bytes or {})
     for step in range(len(trace.steps)):
         run.forward(step)
@@ -101,7 +101,7 @@ def replay(
     return run.result()
 
 
-class _Replay:
+class Replay:
     """The state of one replay; an instance is a block of memory on a device, counted by holders."""
 
     def __init__(
@@ -112,6 +112,7 @@ class _Replay:
         num_devices: int,
         accumulate_in_place: bool,
     ) -> None:
+        """Finds the last use of every value on every device."""
         self.trace = trace
         self.device_of_step = device_of_step
         self.homes = home_of_storage
@@ -168,6 +169,7 @@ class _Replay:
         return last
 
     def allocate(self, where: int, nbytes: int, kind: int, storage: int = -1) -> int:
+        """A new instance, which nobody holds yet."""
         self.device.append(where)
         self.nbytes.append(nbytes)
         self.kind.append(kind)
@@ -197,20 +199,21 @@ class _Replay:
             self.peak[where] = self.total[where] + extra
             self.peak_at[where] = at
             held = list(self.held[where])
-            held[_SCRATCH] += extra
+            held[SCRATCH] += extra
             self.peak_held[where] = tuple(held)
 
     def charge_persistent(self, optimizer_bytes: Mapping[int, int]) -> None:
+        """Weights, buffers and optimizer state, which are there before the step."""
         for at, storage in enumerate(self.trace.storages):
             kind = _KIND_CLASS.get(storage.kind)
             if kind is None:
                 if storage.kind == "input":
-                    self._own(at, HOST, _COPIES)
+                    self._own(at, HOST, COPIES)
                 continue
             where = self.homes[at]
             self._own(at, where, kind)
             if at in optimizer_bytes:
-                self.allocate(where, optimizer_bytes[at], _OPTIMIZER)
+                self.allocate(where, optimizer_bytes[at], OPTIMIZER)
         for where in range(len(self.total)):
             self.mark(where, 0, "weights")
 
@@ -218,19 +221,19 @@ class _Replay:
         """A new instance of a storage on its own device; whoever keeps it for good holds it."""
         instance = self.allocate(where, self.trace.storages[storage].nbytes, kind, storage)
         self.own[storage] = instance
-        if kind != _ACTIVATIONS:
+        if kind != ACTIVATIONS:
             self.holders[instance] += 1
         until = self.trace.storages[storage].held_until
-        if kind == _ACTIVATIONS and until is not None:
+        if kind == ACTIVATIONS and until is not None:
             self.holders[instance] += 1
             self.until[until].append(instance)
         return instance
 
-    def _born(self, born: Sequence[int], where: int, born_peak: int, at: str) -> None:
+    def born(self, born: Sequence[int], where: int, born_peak: int, at: str) -> None:
         """Allocates what an op makes, at its own peak."""
         self.mark(where, born_peak, at)
         for storage in born:
-            self._own(storage, where, _ACTIVATIONS)
+            self._own(storage, where, ACTIVATIONS)
 
     def _here(self, value: int, where: int) -> int:
         """The instance of a value on a device."""
@@ -248,12 +251,12 @@ class _Replay:
             home = self.home(value)
             if home != where and (value, where) not in self.copies:
                 nbytes = trace.values[value].nbytes
-                copy = self.allocate(where, nbytes, _COPIES)
+                copy = self.allocate(where, nbytes, COPIES)
                 self.holders[copy] += 1
                 self.copies[value, where] = copy
                 self.moved.append(Moved(home, where, nbytes, False, value))
                 self.mark(where, 0, step.key)
-        self._born(step.born, where, step.born_peak, step.key)
+        self.born(step.born, where, step.born_peak, step.key)
         read = {trace.values[v].storage: self._here(v, where) for v in step.reads}
         for value in step.makes:  # a view of a copy is of the copy
             storage = trace.values[value].storage
@@ -261,195 +264,44 @@ class _Replay:
             self.made[value] = instance
             self.holders[instance] += 1
         for saved in step.saved:
-            instance = read.get(saved.storage)
-            if instance is None:
-                instance = self.own[saved.storage]
+            storage = saved.storage
+            instance = read[storage] if storage in read else self.own[storage]
             self.holders[instance] += 1
             self.saved[saved.function].append(instance)
         for value, place in self.dies.get(at, ()):
             if trace.values[value].step >= 0 or (value, place) in self.copies:
                 self.drop(self._here(value, place))
-        self._expire(("step", at))
+        self.expire(("step", at))
         for storage in step.born:
             if self.holders[self.own[storage]] == 0:
                 self.holders[self.own[storage]] = 1
                 self.drop(self.own[storage])
 
-    def _expire(self, position: tuple[str, int]) -> None:
+    def expire(self, position: tuple[str, int]) -> None:
+        """Drops what was held up to here from outside."""
         for instance in self.until.pop(position, ()):
             self.drop(instance)
 
     def end_forward(self) -> None:
         """Locals of the forward pass go; outputs stay with the caller."""
         self.position = ("end", 0)
-        self._expire(("end", 0))
+        self.expire(("end", 0))
 
     def backward(self) -> None:
         """Runs autograd's queue: ready functions by sequence number, the greatest first."""
-        _Backward(self).run()
+        from baechi.torch.ledger_backward import Backward
+
+        Backward(self).run()
 
     def optimize(self, scratch: Sequence[int]) -> None:
+        """The optimizer's step, all gradients being there."""
         for where, nbytes in enumerate(scratch):
             self.mark(where, nbytes, "optimizer")
 
     def result(self) -> Memory:
+        """What was found."""
         devices = tuple(
             DeviceMemory(peak, at, dict(zip(CLASSES, held, strict=True)))
             for peak, at, held in zip(self.peak, self.peak_at, self.peak_held, strict=True)
         )
         return Memory(devices, tuple(self.moved), tuple(self.order), self.deaths)
-
-
-class _Backward:
-    """Autograd's backward pass over the functions of a trace, with a copy on each crossing edge.
-
-    A target is where gradients arrive: (function, input number, device). On the function's own
-    device they go in; elsewhere the copy's backward takes their sum across.
-    """
-
-    def __init__(self, replay: _Replay) -> None:
-        self.replay = replay
-        trace = replay.trace
-        self.functions = trace.functions
-        self.device = [
-            replay.device_of_step[f.step] if f.parameter < 0 else replay.homes[f.parameter]
-            for f in self.functions
-        ]
-        self.waiting: dict[tuple[int, int, int], int] = defaultdict(int)
-        self.missing = [0] * len(self.functions)
-        self.buffers: dict[tuple[int, int, int], int] = {}
-        self.ready: list[tuple[float, int, tuple[int, int, int] | None]] = []
-        self.first_reader = self._first_readers()
-        targets: list[set[tuple[int, int, int]]] = [set() for _ in self.functions]
-        for f, function in enumerate(self.functions):
-            for edge in function.edges:
-                key = (edge.function, edge.number, self.device[f])
-                self.waiting[key] += 1
-                targets[edge.function].add(key)
-        self.numbers = [1 + max((key[1] for key in keys), default=0) for keys in targets]
-        for g, keys in enumerate(targets):
-            own = self.device[g]
-            local = sum(self.waiting[key] for key in keys if key[2] == own)
-            self.missing[g] = local + sum(1 for key in keys if key[2] != own)
-
-    def _first_readers(self) -> dict[tuple[int, int, int], float]:
-        """(function, input number, device) -> the sequence number of the copy there."""
-        replay, found = self.replay, {}
-        for step, one in enumerate(replay.trace.steps):
-            where = replay.device_of_step[step]
-            for place, value in enumerate(one.reads):
-                gradient = replay.trace.values[value].gradient
-                if gradient is not None:
-                    found.setdefault((*gradient, where), one.sequence - 0.5 + place * 1e-3)
-        return found
-
-    def run(self) -> None:
-        replay, trace = self.replay, self.replay.trace
-        seed = trace.seed_function
-        where = self.device[seed]
-        ones = replay.allocate(where, trace.values[trace.loss].nbytes, _ACTIVATIONS)
-        replay.holders[ones] = 1
-        self.buffers[seed, 0, where] = ones
-        self._push(seed)
-        while self.ready:
-            _, function, crossing = heapq.heappop(self.ready)
-            if crossing is not None:
-                self._cross(crossing)
-            else:
-                self._call(function)
-
-    def _push(self, function: int) -> None:
-        heapq.heappush(self.ready, (-self.functions[function].sequence, function, None))
-
-    def _call(self, f: int) -> None:
-        """Runs a function: takes its gradients, allocates, passes on, forgets what it saved."""
-        replay, function, where = self.replay, self.functions[f], self.device[f]
-        replay.position = ("function", f)
-        replay.order.append(f)
-        taken = self._taken(f)
-        if function.parameter >= 0:
-            self._accumulate(function, where, taken)
-            return
-        replay._born(function.born, where, function.born_peak, function.name)
-        passed: list[tuple[tuple[int, int, int], int, int]] = []
-        for edge in function.edges:
-            source = edge.incoming
-            if source.source == "taken":
-                instance = taken[source.at]
-            else:
-                instance = replay.own[source.at]
-            replay.holders[instance] += 1
-            passed.append(((edge.function, edge.number, where), instance, edge.nbytes))
-        for instance in taken.values():
-            replay.drop(instance)
-        for instance in replay.saved.pop(f, ()):
-            replay.drop(instance)
-        for storage in function.born:
-            if replay.holders[replay.own[storage]] == 0:
-                replay.holders[replay.own[storage]] = 1
-                replay.drop(replay.own[storage])
-        for key, instance, nbytes in passed:
-            self._give(key, instance, nbytes, function.name)
-        replay._expire(("function", f))
-
-    def _taken(self, f: int) -> dict[int, int]:
-        own = self.device[f]
-        return {
-            number: self.buffers.pop((f, number, own))
-            for number in range(self.numbers[f])
-            if (f, number, own) in self.buffers
-        }
-
-    def _accumulate(self, function: object, where: int, taken: dict[int, int]) -> None:
-        """A parameter's gradient: kept as it is, or cloned where its layout does not fit."""
-        replay = self.replay
-        instance = taken[0]
-        born = function.born  # type: ignore[attr-defined]
-        if born:
-            replay._born(born, where, function.born_peak, "gradient")  # type: ignore[attr-defined]
-            kept = replay.own[born[-1]]
-            replay.holders[kept] += 1
-            replay.drop(instance)
-            instance = kept
-        kind, nbytes = replay.kind[instance], replay.nbytes[instance]
-        replay.kind[instance] = _GRADIENTS
-        replay.held[where][kind] -= nbytes
-        replay.held[where][_GRADIENTS] += nbytes
-
-    def _give(self, key: tuple[int, int, int], instance: int, nbytes: int, at: str) -> None:
-        """A gradient arrives at a target; the last one there makes it ready."""
-        replay, (g, _, where) = self.replay, key
-        old = self.buffers.get(key)
-        if old is None:
-            self.buffers[key] = instance
-        elif self.replay.in_place and replay.holders[old] == 1:
-            replay.drop(instance)
-        else:
-            total = replay.allocate(where, nbytes, _ACTIVATIONS)
-            replay.holders[total] = 1
-            replay.mark(where, 0, at)
-            replay.drop(old)
-            replay.drop(instance)
-            self.buffers[key] = total
-        if where == self.device[g]:
-            self.missing[g] -= 1
-            if self.missing[g] == 0:
-                self._push(g)
-            return
-        self.waiting[key] -= 1
-        if self.waiting[key] == 0:
-            sequence = self.first_reader.get(key, float(self.functions[g].sequence) + 0.5)
-            heapq.heappush(self.ready, (-sequence, g, key))
-
-    def _cross(self, key: tuple[int, int, int]) -> None:
-        """The backward of a copy: the sum goes to the device of the function that takes it."""
-        replay, (g, number, source) = self.replay, key
-        where = self.device[g]
-        instance = self.buffers.pop(key)
-        nbytes = replay.nbytes[instance]
-        copy = replay.allocate(where, nbytes, _COPIES)
-        replay.holders[copy] = 1
-        replay.moved.append(Moved(source, where, nbytes, True, -1))
-        replay.mark(where, 0, "gradient copy")
-        replay.drop(instance)
-        self._give((g, number, where), copy, nbytes, "gradient copy")

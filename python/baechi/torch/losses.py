@@ -30,7 +30,8 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         found = loss(output)
         if not _is_scalar(found):
             raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
-        return found
+        scalar: torch.Tensor = found
+        return scalar
     candidates = [output]
     if hasattr(output, "loss"):
         candidates.append(output.loss)

@@ -143,7 +143,7 @@ class ModelPlan:
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as sorted JSON in one step (docs/model-plans.md); OSError if it cannot."""
+        """Writes sorted JSON in one step (docs/model-plans.md); OSError if it cannot."""
         from baechi.files import write_atomically
 
         write_atomically(path, self.to_json().encode())

@@ -2,8 +2,8 @@
 
 A unit is a module with its own weights and the ops that it calls itself. An op that a module with
 children calls, and that reads none of the module's own weights, is glue: it belongs to no unit and
-runs where most bytes of its operands are. That rule is the same for the placed graph (here, ahead of
-time) and for placed modules (`glue`, while they run), so both make the same copies.
+runs where most bytes of its operands are. That rule is the same for the placed graph (here, ahead
+of time) and for placed modules (`glue`, while they run), so both make the same copies.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def find_units(trace: Trace, parents: frozenset[str]) -> Units:
     """The units of a trace.
 
     Args:
+        trace: one step of the model.
         parents: paths of modules that have children with a name of their own.
     """
     owned = {  # storage -> module paths under which it is known
@@ -163,6 +164,8 @@ def lay_out(
     """Where every step and weight goes when the units are placed.
 
     Args:
+        trace: one step of the model.
+        units: its units.
         device_of_unit: device index of each unit.
         exceptions: device index of single steps that go elsewhere than the rules say.
     """
@@ -226,6 +229,6 @@ def _place_constants(trace: Trace, devices: Sequence[int], homes: dict[int, int]
             storage = trace.values[value].storage
             if trace.storages[storage].kind == "constant":
                 homes.setdefault(storage, devices[at])
-    for at, storage in enumerate(trace.storages):
-        if storage.kind not in ("made", "input"):
-            homes.setdefault(at, 0)
+    for number, one in enumerate(trace.storages):
+        if one.kind not in ("made", "input"):
+            homes.setdefault(number, 0)

@@ -128,9 +128,7 @@ def _of_name(name: str, foreach: bool) -> Optimizer:
     return Optimizer(name, foreach, *_ratios(lambda p: make(p, foreach)))
 
 
-def _measured(
-    optimizer: torch.optim.Optimizer, model: torch.nn.Module, foreach: bool
-) -> Optimizer:
+def _measured(optimizer: torch.optim.Optimizer, model: torch.nn.Module, foreach: bool) -> Optimizer:
     group = optimizer.param_groups[0]
     options = {key: value for key, value in group.items() if key in optimizer.defaults}
     chosen = options.get("foreach")

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 
-from baechi import _core
 from baechi.cluster import Cluster
 from baechi.errors import InputError, OutOfMemoryError
 from baechi.torch.capture import capture
 from baechi.torch.costs import Costs
-from baechi.torch.device_argument import TorchDevices, kind_of, read_torch_devices
+from baechi.torch.device_argument import TorchDevices, read_torch_devices
+from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import describe, ties_of
 from baechi.torch.losses import LossArgument, loss_value
-from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
-from baechi.torch.module_map import compress
-from baechi.torch.modules import Units, find_units
-from baechi.torch.operator_graph import OperatorGraph, make_graph
+from baechi.torch.model_plan import ModelPlan
+from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
-from baechi.torch.pricing import CANNOT_RUN, Price, price
-from baechi.torch.search import Objective, Outcome, Task, search
+from baechi.torch.search import Outcome, search
+from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.trace import Trace
 from baechi.torch.tracing import trace_program
-from baechi.torch.trees import flatten
 from baechi.torch.work import MathModes
 from baechi.units import format_bytes
 
@@ -111,24 +107,7 @@ class Planned:
     task: Task
     outcome: Outcome
     found: Mapping[str, Outcome]
-    context: _Context
-
-
-@dataclasses.dataclass(frozen=True)
-class _Context:
-    """What the plan says beside the placement."""
-
-    cluster: Cluster
-    mode: str
-    optimizer: Optimizer | None
-    granularity: str
-    level: str
-    reasons: tuple[str, ...]
-    model: Mapping[str, str]
-    inputs: tuple[str, ...]
-    prices: Mapping[str, int]
-    notes: tuple[str, ...]
-    autocast: str
+    context: Context
 
 
 def study(
@@ -158,19 +137,17 @@ def study(
     notes = (*notes, *more)
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
     if captured.program is None:
-        raise InputError(
-            "the model could not be captured: " + "; ".join(captured.reasons)
-        )
+        raise InputError("the model could not be captured: " + "; ".join(captured.reasons))
     trace = _trace(model, captured.program, args, kwargs or {}, training, loss, autocast)
     parents = frozenset(
         name for name, module in model.named_modules() if any(True for _ in module.children())
     )
     units = find_units(trace, parents)
-    task, prices = _task(
+    task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
     )
     outcome, found = search(task)
-    context = _Context(
+    context = Context(
         cluster,
         mode,
         reader,
@@ -183,7 +160,7 @@ def study(
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
     )
-    return Planned(made_of(task, outcome, found, context), task, outcome, found, context)
+    return Planned(draft(task, outcome, found, context), task, outcome, found, context)
 
 
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
@@ -235,147 +212,10 @@ def _trace(
 
 
 def _on_meta(tensor: torch.Tensor, training: bool) -> torch.Tensor:
-    made = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-    )
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=training and tensor.requires_grad)
     return made
-
-
-def _task(
-    trace: Trace,
-    units: Units,
-    cluster: Cluster,
-    optimizer: Optimizer | None,
-    objective: Objective,
-    pin: Mapping[str, str],
-    granularity: str,
-    costs: Costs,
-) -> tuple[Task, dict[str, int]]:
-    parameters = _trained(trace, optimizer)
-    persistent = [0] * len(units.names)
-    updates: list[dict[str, int]] = [{} for _ in units.names]  # dtype -> bytes
-    shapes = {storage: shape for storage, _, shape in parameters}
-    for storage, unit in units.of_storage.items():
-        one = trace.storages[storage]
-        persistent[unit] += one.nbytes
-        if storage in shapes and optimizer is not None:
-            persistent[unit] += optimizer.state_bytes(one.nbytes, shapes[storage])
-            updates[unit][one.dtype] = updates[unit].get(one.dtype, 0) + one.nbytes
-    kinds = list(dict.fromkeys(cluster.kinds))
-    tables = {kind: _prices(trace, cluster, kind, costs) for kind in kinds}
-
-    def priced(works: Sequence[str], kind: str) -> int:
-        times = [tables[kind][work].time_ns for work in works]
-        return CANNOT_RUN if CANNOT_RUN in times else sum(times)
-
-    update_ns = None
-    if optimizer is not None:
-        update_ns = [
-            [_update_ns(optimizer, sizes, cluster, kind) for kind in kinds] for sizes in updates
-        ]
-    pinned = _pins(units, pin, cluster, trace)
-    operators = make_graph(
-        trace,
-        units,
-        kinds,
-        priced,
-        persistent_bytes=persistent,
-        update_ns=update_ns,
-        allowed={u: (cluster.names[d],) for u, d in enumerate(pinned) if d >= 0},
-        free_glue=granularity == "op",
-    )
-    sources = [tables[kinds[0]][work].source for step in trace.steps for work in step.works]
-    counted = {source: sources.count(source) for source in sorted(set(sources))}
-    caps = tuple(int(m - r) for m, r in zip(cluster.memory_bytes, cluster.reserve_bytes, strict=True))
-    task = Task(
-        trace, units, operators, cluster, caps, pinned, objective, optimizer, parameters,
-        granularity == "op", accumulate_in_place=False,
-    )
-    return task, counted
-
-
-def _trained(
-    trace: Trace, optimizer: Optimizer | None
-) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Storage, bytes and shape of the parameters that get a gradient and are updated."""
-    if optimizer is None:
-        return ()
-    reached = {f.parameter for f in trace.functions if f.parameter >= 0}
-    found = []
-    for at, storage in enumerate(trace.storages):
-        if at not in reached:
-            continue
-        names = trace.ties.get(storage.name, (storage.name,))
-        if optimizer.names is None or optimizer.names.intersection(names):
-            found.append((at, storage.nbytes, storage.shape))
-    return tuple(found)
-
-
-def _prices(trace: Trace, cluster: Cluster, kind: str, costs: Costs) -> dict[str, Price]:
-    device = next(d for d, k in zip(cluster.devices, cluster.kinds, strict=True) if k == kind)
-    return price(trace.works, kind_of(device), costs.for_kind(kind))
-
-
-def _update_ns(
-    optimizer: Optimizer, sizes: Mapping[str, int], cluster: Cluster, kind: str
-) -> int:
-    from baechi.torch.pricing import roofline_ns
-
-    device = next(d for d, k in zip(cluster.devices, cluster.kinds, strict=True) if k == kind)
-    times = [
-        roofline_ns(optimizer.work(nbytes, "fp32"), kind_of(device)) for nbytes in sizes.values()
-    ]
-    return max(0, sum(times))
-
-
-def _pins(
-    units: Units, pin: Mapping[str, str], cluster: Cluster, trace: Trace
-) -> tuple[int, ...]:
-    """Device index of each unit that a pin covers, -1 for the others."""
-    pinned = [-1] * len(units.names)
-    why: dict[int, str] = {}
-    names = [name for group in trace.ties.values() for name in group]
-    for pattern, device in pin.items():
-        index = cluster.index(str(device))
-        covered = {
-            unit
-            for unit, paths in enumerate(units.members)
-            for path in paths
-            if _covers(pattern, path)
-        }
-        for name in names:
-            if _matches(pattern, name):
-                path = trace.ties[name][0].rpartition(".")[0]
-                covered.add(units.of_path[path])
-        if not covered:
-            raise InputError(
-                f'pin "{pattern}" matches no module and no parameter',
-                hint="write paths as in model.named_modules(), or a pattern such as 'encoder.*'",
-            )
-        for unit in covered:
-            if pinned[unit] >= 0 and pinned[unit] != index:
-                raise InputError(
-                    f'pins "{why[unit]}" and "{pattern}" send "{units.names[unit]}" to '
-                    f"{cluster.names[pinned[unit]]} and {cluster.names[index]}",
-                    hint="modules that share a tensor or ops have one device",
-                )
-            pinned[unit], why[unit] = index, pattern
-    return tuple(pinned)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
-
-
-def _covers(pattern: str, path: str) -> bool:
-    """Whether a pin covers a module: itself, or a module above it."""
-    while path:
-        if _matches(pattern, path):
-            return True
-        path = path.rpartition(".")[0]
-    return pattern == ""
 
 
 def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -386,93 +226,22 @@ def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     )
 
 
-def made_of(
-    task: Task, outcome: Outcome, found: Mapping[str, Outcome], context: _Context
-) -> ModelPlan:
-    """The plan that says what an outcome is."""
-    cluster, units = task.cluster, task.units
-    names = cluster.names
-    by_path = {
-        path: names[outcome.device_of_unit[unit]]
-        for unit, paths in enumerate(units.members)
-        for path in paths
-    }
-    steps = outcome.layout.device_of_step
-    devices = tuple(
-        PlannedDevice(
-            name=names[at],
-            cap_bytes=task.caps[at],
-            peak_bytes=memory.peak_bytes,
-            peak_at=memory.at,
-            by_class=dict(memory.by_class),
-            busy_ns=outcome.busy_ns[at],
-            num_ops=steps.count(at),
-        )
-        for at, memory in enumerate(outcome.memory.devices)
-    )
-    moved = [m for m in outcome.memory.moved if m.source >= 0]
-    optimizer = context.optimizer
-    return ModelPlan(
-        modules=compress(by_path),
-        ops={task.trace.steps[step].key: names[d] for step, d in outcome.exceptions.items()},
-        together=tuple(
-            (paths, names[outcome.device_of_unit[unit]])
-            for unit, paths in enumerate(units.members)
-            if len(paths) > 1
-        ),
-        cluster=cluster,
-        mode=context.mode,
-        objective=task.objective,
-        optimizer=f"{optimizer.name} ({optimizer.implementation})" if optimizer else "",
-        granularity=context.granularity,
-        level=context.level,
-        reasons=context.reasons,
-        devices=devices,
-        step_ns=outcome.step_ns,
-        copies=len(moved),
-        copied_bytes=sum(m.nbytes for m in moved),
-        compared=_compared(task, found),
-        model=context.model,
-        inputs=context.inputs,
-        prices=context.prices,
-        confirmed=(),
-        notes=context.notes,
-        versions={"baechi": _core.__version__, "torch": torch.__version__.partition("+")[0]},
-        autocast=context.autocast,
-    )
-
-
-def _compared(task: Task, found: Mapping[str, Outcome]) -> tuple[Compared, ...]:
-    """One device (the best), an even split and a split by weights alone."""
-    singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
-    rows = [("one device", min(singles, key=lambda outcome: outcome.rank(task)))]
-    rows += [(n, found[n]) for n in ("even split", "weights-only split") if n in found]
-    return tuple(
-        Compared(
-            name=name,
-            step_ns=outcome.step_ns,
-            missing_bytes=sum(
-                max(0, peak - cap)
-                for peak, cap in zip(outcome.memory.peaks, task.caps, strict=True)
-            ),
-        )
-        for name, outcome in rows
-    )
-
-
 def _fitting(planned: Planned) -> ModelPlan:
     """The plan, or an error that says what would fit."""
-    found, task = planned.plan, planned.task
+    found = planned.plan
     if found.is_within_limits:
         return found
     lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
     peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(
-        (max(outcome.memory.peaks) for name, outcome in planned.found.items() if "only " in name),
-    )
+    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
+    missing = lacking.peak_bytes - lacking.cap_bytes
     raise OutOfMemoryError(
-        f"no placement was found that fits: the best needs {peaks}; {lacking.name} has "
-        f"{format_bytes(lacking.cap_bytes)}, {lacking.peak_bytes - lacking.cap_bytes} bytes too few",
+        lacking.peak_at,
+        lacking.name,
+        lacking.peak_bytes,
+        lacking.cap_bytes,
+        message=f"no placement was found that fits: the best needs {peaks}; {lacking.name} has "
+        f"{format_bytes(lacking.cap_bytes)}, {missing} bytes too few",
         hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
         "checkpointing needs less",
     )

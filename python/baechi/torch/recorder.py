@@ -41,7 +41,7 @@ class Owner:
     works: list[str] = dataclasses.field(default_factory=list)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every op that is dispatched, and every storage that is born or dies.
 
     Who uses it says whose turn it is: a step's by `begins`, an autograd function's by `enters` and
@@ -49,7 +49,8 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, modes: MathModes) -> None:
-        super().__init__()
+        """Starts with no storage known."""
+        super().__init__()  # type: ignore[no-untyped-call]
         self.modes = modes
         self.works: dict[str, Work] = {}
         self.storages: list[Storage] = []
@@ -89,8 +90,12 @@ class Recorder(TorchDispatchMode):
             owner.live -= self.storages[at].nbytes
             owner.born.remove(at)
 
-    def __torch_dispatch__(  # type: ignore[override]
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs the op and writes down what it computed and allocated."""
         kwargs = kwargs or {}

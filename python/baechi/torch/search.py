@@ -12,56 +12,31 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
-from baechi.cluster import Cluster
 from baechi.errors import OutOfMemoryError, PlacementError
 from baechi.placement import place
 from baechi.simulation import simulate_many
 from baechi.torch.ledger import Memory, replay
-from baechi.torch.modules import Layout, Units, lay_out
-from baechi.torch.operator_graph import OperatorGraph
-from baechi.torch.optimizers import Optimizer
-from baechi.torch.trace import Trace
+from baechi.torch.modules import Layout, lay_out
+from baechi.torch.splits import (
+    device_orders,
+    even_split,
+    filled,
+    split,
+    unit_costs,
+    unit_order,
+    weights_only,
+)
+from baechi.torch.tasks import Objective, Task
 
 __all__ = ["Objective", "Outcome", "Task", "evaluate", "search"]
 
-Objective = Literal["fastest", "fewest-devices", "most-headroom"]
 _PLACERS = ("m-etf", "m-sct", "m-topo", "contiguous")
 _NUM_CORRECTIONS = 4
 _NUM_IMPROVED = 3  # how many of the best candidates are improved
 _MOST_REPLAYED = 40_000  # steps that improving one of them may replay
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What is searched for.
-
-    Attributes:
-        caps: bytes that each device may hold.
-        pinned: device index of each unit that may not be chosen, -1 for the others.
-        parameters: storage, bytes and shape of each parameter with a gradient, in model order.
-        accumulate_in_place: see `ledger.replay`.
-    """
-
-    trace: Trace
-    units: Units
-    operators: OperatorGraph
-    cluster: Cluster
-    caps: tuple[int, ...]
-    pinned: tuple[int, ...]
-    objective: Objective
-    optimizer: Optimizer | None
-    parameters: tuple[tuple[int, int, tuple[int, ...]], ...]
-    free_ops: bool
-    accumulate_in_place: bool
-
-    @property
-    def num_devices(self) -> int:
-        """How many devices there are."""
-        return len(self.caps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +137,7 @@ def _devices_of_ops(
     return devices
 
 
-def _times(
-    task: Task, candidates: Sequence[tuple[Sequence[int], Layout]]
-) -> list[int]:
+def _times(task: Task, candidates: Sequence[tuple[Sequence[int], Layout]]) -> list[int]:
     """Step times in ns, ops being launched in PyTorch's own order."""
     order = np.array(task.operators.order, np.int64)
     launch = np.empty(len(order), np.int32)
@@ -197,8 +170,8 @@ def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
     for device in range(task.num_devices):
         trial.judge(f"only {task.cluster.names[device]}", [device] * num_units)
     if task.num_devices > 1:
-        trial.judge("even split", _even_split(task))
-        trial.judge("weights-only split", _weights_only(task))
+        trial.judge("even split", even_split(task))
+        trial.judge("weights-only split", weights_only(task))
         _fill(task, trial)
         _balance(task, trial)
         _place(task, trial)
@@ -233,10 +206,10 @@ class _Trial:
 
 def _fill(task: Task, trial: _Trial) -> None:
     """Fills devices in several orders, less and less, until one fits; then a little less still."""
-    for name, order in _device_orders(task):
+    for name, order in device_orders(task):
         fitting = 0
         for percent in (100, 97, 94, 90, 85, 80, 70, 60, 50):
-            outcome = trial.judge(f"filled to {percent} % ({name})", _filled(task, order, percent))
+            outcome = trial.judge(f"filled to {percent} % ({name})", filled(task, order, percent))
             fitting += outcome.fits
             if fitting == 2:
                 break
@@ -248,12 +221,12 @@ def _balance(task: Task, trial: _Trial) -> None:
     What a unit adds to a peak depends on where the cuts are, so the shares are corrected by what
     the ledger finds.
     """
-    _, memory, _ = _unit_costs(task)
-    for name, order in _device_orders(task):
+    _, memory, _ = unit_costs(task)
+    for name, order in device_orders(task):
         shares = [float(task.caps[d]) for d in order]
         for round_ in range(_NUM_CORRECTIONS):
             total = sum(shares) or 1.0
-            parts = _split(_unit_order(task), memory, [share / total for share in shares])
+            parts = split(unit_order(task), memory, [share / total for share in shares])
             outcome = trial.judge(f"balanced {round_} ({name})", [order[p] for p in parts])
             filled = [outcome.memory.peaks[d] / max(1, task.caps[d]) for d in order]
             mean = sum(filled) / len(filled)
@@ -292,114 +265,12 @@ def _place(task: Task, trial: _Trial) -> None:
                 break
 
 
-def _device_orders(task: Task) -> Iterator[tuple[str, list[int]]]:
-    """Orders in which devices are filled: as given, the fastest first, the largest first."""
-    given = list(range(task.num_devices))
-    graph = task.operators.graph
-    rows = [graph.device_kinds.index(kind) for kind in task.cluster.kinds]
-    pace = [
-        float(np.maximum(graph.compute_ns[row], 0).sum()) / speed
-        for row, speed in zip(rows, task.cluster.speed.tolist(), strict=True)
-    ]
-    seen: list[list[int]] = []
-    fastest = sorted(given, key=lambda d: (pace[d], d))
-    largest = sorted(given, key=lambda d: (-task.caps[d], d))
-    named = (("as given", given), ("fastest first", fastest), ("largest first", largest))
-    for name, order in named:
-        if order not in seen:
-            seen.append(order)
-            yield name, order
-
-
-def _unit_order(task: Task) -> list[int]:
-    """Units in the order in which the model first runs them; unused ones where they are named."""
-    first: dict[int, int] = {}
-    for at, unit in enumerate(task.units.of_step):
-        if unit >= 0:
-            first.setdefault(unit, at)
-    last = 0
-    ranks = []
-    for unit in range(len(task.units.names)):
-        last = first.get(unit, last)
-        ranks.append((last, unit))
-    return [unit for _, unit in sorted(ranks)]
-
-
-def _unit_costs(task: Task) -> tuple[list[int], list[int], list[int]]:
-    """Weights, all memory, and time on the first device's kind, of each unit."""
-    trace, units = task.trace, task.units
-    weights = [0] * len(units.names)
-    memory = [0] * len(units.names)
-    time = [0] * len(units.names)
-    trained = {storage for storage, _, _ in task.parameters}
-    ratio = task.optimizer.state_ratio if task.optimizer is not None else 0.0
-    for storage, unit in units.of_storage.items():
-        nbytes = trace.storages[storage].nbytes
-        weights[unit] += nbytes
-        memory[unit] += nbytes
-        if storage in trained:
-            memory[unit] += int(nbytes * (1 + ratio))
-    compute = task.operators.graph.compute_ns[0]
-    last, kept = 0, set[int]()
-    for at, unit in enumerate(units.of_step):
-        last = unit if unit >= 0 else last
-        for saved in trace.steps[at].saved:
-            if trace.storages[saved.storage].kind == "made" and saved.storage not in kept:
-                kept.add(saved.storage)
-                memory[last] += trace.storages[saved.storage].nbytes
-        time[last] += int(compute[task.operators.of_step[at]])
-        backward = task.operators.backward_of_step[at]
-        time[last] += int(compute[backward]) if backward >= 0 else 0
-    return weights, memory, time
-
-
-def _split(order: Sequence[int], costs: Sequence[int], shares: Sequence[float]) -> list[int]:
-    """Cuts units in order so that each device gets its share of the costs."""
-    total = sum(costs)
-    bounds = [total * s for s in itertools.accumulate(shares)]
-    devices, done, at = [0] * len(costs), 0.0, 0
-    for unit in order:
-        while at < len(shares) - 1 and done + costs[unit] / 2 > bounds[at]:
-            at += 1
-        devices[unit] = at
-        done += costs[unit]
-    return devices
-
-
-def _even_split(task: Task) -> list[int]:
-    """As many equal parts of the time as there are devices, in the model's order."""
-    _, _, time = _unit_costs(task)
-    share = 1 / task.num_devices
-    return _split(_unit_order(task), time, [share] * task.num_devices)
-
-
-def _weights_only(task: Task) -> list[int]:
-    """Parts of the weights in proportion to the devices' memory, as ``device_map`` tools do."""
-    weights, _, _ = _unit_costs(task)
-    total = max(1, sum(task.caps))
-    return _split(_unit_order(task), weights, [cap / total for cap in task.caps])
-
-
-def _filled(task: Task, order: Sequence[int], percent: int) -> list[int]:
-    """Devices one after the other, each up to a part of its limit, the last takes the rest."""
-    _, memory, _ = _unit_costs(task)
-    devices, used, at = [0] * len(memory), 0, 0
-    for unit in _unit_order(task):
-        cap = task.caps[order[at]] * percent // 100
-        while at < len(order) - 1 and used + memory[unit] > cap:
-            at, used = at + 1, 0
-            cap = task.caps[order[at]] * percent // 100
-        devices[unit] = order[at]
-        used += memory[unit]
-    return devices
-
-
 def _improved(task: Task, trial: _Trial, best: Outcome) -> Outcome:
     """Moves units on either side of a cut across it, as long as that helps.
 
     A round judges the times of all neighbors in one call; the ledger is asked from the fastest on.
     """
-    order = _unit_order(task)
+    order = unit_order(task)
     left = max(8, _MOST_REPLAYED // max(1, len(task.trace.steps)))
     while left > 0:
         neighbors = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +41,9 @@ class _Tracing:
         self.sources.append(source)
         return len(self.values) - 1
 
-    def run(self, key: str, path: str, kind: str, reads: tuple[int, ...], call: Callable[[], Any]) -> tuple[Any, Step]:
+    def run(
+        self, key: str, path: str, kind: str, reads: tuple[int, ...], call: Callable[[], Any]
+    ) -> tuple[Any, Step]:
         """Runs one step and writes it down; the values that it makes are added by the caller."""
         recorder = self.recorder
         at = len(self.steps)
@@ -106,7 +106,9 @@ def trace_program(
                 continue
             if node.op == "output":
                 outputs = [env[n] if isinstance(n, Node) else n for n in node.args[0]]
-                out_values = [values_of.get(n) if isinstance(n, Node) else None for n in node.args[0]]
+                out_values = [
+                    values_of.get(n) if isinstance(n, Node) else None for n in node.args[0]
+                ]
                 break
             _run_node(tracing, program, node, env, values_of)
             for dead in last_use.get(node, ()):
@@ -184,7 +186,9 @@ def _hold(trace: Trace, deaths: Mapping[int, tuple[str, int]]) -> None:
             trace.storages[at].held_until = seen
 
 
-def _run_node(tracing: _Tracing, program: Any, node: Node, env: dict[Node, Any], values_of: dict[Node, Any]) -> None:
+def _run_node(
+    tracing: _Tracing, program: Any, node: Node, env: dict[Node, Any], values_of: dict[Node, Any]
+) -> None:
     args = torch.fx.node.map_arg(node.args, env.__getitem__)
     kwargs = torch.fx.node.map_arg(node.kwargs, env.__getitem__)
     reads: dict[int, None] = {}
@@ -195,11 +199,14 @@ def _run_node(tracing: _Tracing, program: Any, node: Node, env: dict[Node, Any],
                 reads[one] = None
     target = node.target
     if node.op == "get_attr":
+
         def call() -> Any:
             return getattr(program.graph_module, str(target))
     else:
+
         def call() -> Any:
             return target(*args, **kwargs)  # type: ignore[operator]
+
     path = program.module_paths.get(node.name, "")
     kind = str(target).removesuffix(".default")
     out, step = tracing.run(program.keys.get(node.name, node.name), path, kind, tuple(reads), call)
@@ -235,5 +242,8 @@ def _link_gradients(tracing: _Tracing, functions: Sequence[Any]) -> None:
 
 
 def _step_groups(program: Any, graph: torch.fx.Graph) -> list[tuple[int, ...]]:
-    at = {n.name: i for i, n in enumerate(n for n in graph.nodes if n.op not in ("placeholder", "output"))}
+    at = {
+        n.name: i
+        for i, n in enumerate(n for n in graph.nodes if n.op not in ("placeholder", "output"))
+    }
     return [tuple(at[n] for n in group if n in at) for group in program.colocated]
