@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -30,8 +30,7 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         found = loss(output)
         if not _is_scalar(found):
             raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
-        scalar: torch.Tensor = found
-        return scalar
+        return cast(torch.Tensor, found)
     candidates = [output]
     if hasattr(output, "loss"):
         candidates.append(output.loss)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from baechi.errors import InputError
 from baechi.torch.recorder import Recorder
 from baechi.torch.work import MathModes, Work
 
-__all__ = ["NAMES", "Optimizer", "read_optimizer"]
+__all__ = ["NAMES", "Optimizer", "make_optimizer", "read_optimizer"]
 
 _Make = Callable[[Iterable[torch.Tensor], bool], torch.optim.Optimizer]
 
@@ -99,6 +100,17 @@ def _adafactor_state(nbytes: int, shape: Sequence[int]) -> int:
     return nbytes // shape[-1] + nbytes // shape[-2] + 4
 
 
+def make_optimizer(
+    name: str, parameters: Iterable[torch.Tensor], foreach: bool
+) -> torch.optim.Optimizer:
+    """One of `NAMES`, with PyTorch's defaults."""
+    if name not in _BUILT_IN:
+        raise InputError(
+            f'"{name}" cannot be made by its name', hint="pass optimizer=, a function that makes it"
+        )
+    return _BUILT_IN[name](parameters, foreach)
+
+
 def read_optimizer(optimizer: Any, model: torch.nn.Module, foreach: bool) -> Optimizer:
     """Reads the `optimizer` argument of a plan.
 
@@ -130,7 +142,8 @@ def _of_name(name: str, foreach: bool) -> Optimizer:
 
 def _measured(optimizer: torch.optim.Optimizer, model: torch.nn.Module, foreach: bool) -> Optimizer:
     group = optimizer.param_groups[0]
-    options = {key: value for key, value in group.items() if key in optimizer.defaults}
+    accepted = inspect.signature(type(optimizer)).parameters
+    options = {key: value for key, value in group.items() if key in accepted and key != "params"}
     chosen = options.get("foreach")
     foreach = foreach if chosen is None else bool(chosen)
     if "foreach" in options:

@@ -14,16 +14,16 @@ from baechi.torch.capture import capture
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
-from baechi.torch.fingerprints import describe, ties_of
-from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.fingerprints import describe
+from baechi.torch.layouts import parents_of
+from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
+from baechi.torch.program import Program
 from baechi.torch.search import Outcome, search
 from baechi.torch.tasks import Objective, Task, make_task
-from baechi.torch.trace import Trace
-from baechi.torch.tracing import trace_program
-from baechi.torch.work import MathModes
+from baechi.torch.tracing import trace_call
 from baechi.units import format_bytes
 
 __all__ = ["Planned", "plan", "study"]
@@ -96,7 +96,7 @@ def plan(
         return _fitting(planned)
     from baechi.torch.confirming import confirmed
 
-    return _fitting(confirmed(planned, model, args, kwargs or {}))
+    return _fitting(confirmed(planned, model, args, kwargs or {}, loss))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Planned:
     """A plan with everything that it was made from."""
 
     plan: ModelPlan
+    program: Program
     task: Task
     outcome: Outcome
     found: Mapping[str, Outcome]
@@ -138,11 +139,16 @@ def study(
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
     if captured.program is None:
         raise InputError("the model could not be captured: " + "; ".join(captured.reasons))
-    trace = _trace(model, captured.program, args, kwargs or {}, training, loss, autocast)
-    parents = frozenset(
-        name for name, module in model.named_modules() if any(True for _ in module.children())
+    trace = trace_call(
+        model,
+        captured.program,
+        args,
+        kwargs or {},
+        training=training,
+        loss=loss,
+        autocast=autocast,
     )
-    units = find_units(trace, parents)
+    units = find_units(trace, parents_of(model))
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
     )
@@ -160,7 +166,9 @@ def study(
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
     )
-    return Planned(draft(task, outcome, found, context), task, outcome, found, context)
+    return Planned(
+        draft(task, outcome, found, context), captured.program, task, outcome, found, context
+    )
 
 
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
@@ -180,42 +188,6 @@ def _optimizer(
     types = {name.partition(":")[0] for name in cluster.names}
     foreach = bool(types) and all(kind in _FOREACH for kind in types)
     return read_optimizer(optimizer, model, foreach), notes
-
-
-def _trace(
-    model: torch.nn.Module,
-    program: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    training: bool,
-    loss: LossArgument,
-    autocast: torch.dtype | None,
-) -> Trace:
-    weights = {
-        name: _on_meta(tensor, training)
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-    }
-    inputs = [_on_meta(tensor, False) for tensor in program.bind(args, kwargs)]
-
-    def scalar(output: Any) -> torch.Tensor:
-        return loss_value(output, loss)
-
-    return trace_program(
-        program,
-        weights,
-        inputs,
-        training=training,
-        loss=scalar if training else None,
-        ties=ties_of(model),
-        modes=MathModes.of_this_process(autocast),
-    )
-
-
-def _on_meta(tensor: torch.Tensor, training: bool) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=training and tensor.requires_grad)
-    return made
 
 
 def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:

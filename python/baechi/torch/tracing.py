@@ -10,12 +10,15 @@ from torch.fx import Node
 
 from baechi.errors import InputError
 from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
+from baechi.torch.fingerprints import ties_of
 from baechi.torch.ledger import replay
+from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.program import Program
 from baechi.torch.recorder import Recorder, tensors_in
 from baechi.torch.trace import Function, Step, Trace, Value
 from baechi.torch.work import MathModes
 
-__all__ = ["trace_program"]
+__all__ = ["trace_call", "trace_program"]
 
 
 class _Tracing:
@@ -55,6 +58,57 @@ class _Tracing:
         step.sequence, step.random = self.starts[-1], recorder.random
         self.steps.append(step)
         return out, step
+
+
+def trace_call(
+    model: torch.nn.Module,
+    program: Program,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    training: bool,
+    loss: LossArgument = None,
+    autocast: torch.dtype | None = None,
+) -> Trace:
+    """Traces a program for a call of its model; the model is not touched.
+
+    Args:
+        model: whose program it is; weights and arguments may be on any device.
+        program: what `capture` made of it.
+        args: positional arguments of forward.
+        kwargs: keyword arguments of forward.
+        training: also trace backward, from the loss.
+        loss: as in `planning.plan`.
+        autocast: as the program was captured.
+
+    Raises:
+        InputError: there is no loss, or it has no gradient.
+    """
+    weights = {
+        name: _on_meta(tensor, training)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    }
+    inputs = [_on_meta(tensor, False) for tensor in program.bind(args, kwargs)]
+
+    def scalar(output: Any) -> torch.Tensor:
+        return loss_value(output, loss)
+
+    return trace_program(
+        program,
+        weights,
+        inputs,
+        training=training,
+        loss=scalar if training else None,
+        ties=ties_of(model),
+        modes=MathModes.of_this_process(autocast),
+    )
+
+
+def _on_meta(tensor: torch.Tensor, training: bool) -> torch.Tensor:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=training and tensor.requires_grad)
+    return made
 
 
 def trace_program(
