@@ -262,6 +262,7 @@ def recurrent_step(layer: nn.Module, lengths: Tensor | None, device: object) -> 
     return [t.detach().cpu() for t in (output, x.grad, *(p.grad for p in layer.parameters()))]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
 @pytest.mark.parametrize("lengths", [None, torch.tensor([5, 2, 4, 1])], ids=["whole", "packed"])
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers_have_the_bits_of_the_cpu_and_dry_their_bytes(
