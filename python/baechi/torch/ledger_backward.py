@@ -30,6 +30,7 @@ class Backward:
         self.waiting: dict[tuple[int, int, int], int] = defaultdict(int)
         self.missing = [0] * len(self.functions)
         self.buffers: dict[tuple[int, int, int], int] = {}
+        self.nbytes: dict[tuple[int, int, int], int] = {}
         self.ready: list[tuple[float, int, tuple[int, int, int] | None]] = []
         self.first_reader = self._first_readers()
         targets: list[set[tuple[int, int, int]]] = [set() for _ in self.functions]
@@ -131,6 +132,7 @@ class Backward:
     def _give(self, key: tuple[int, int, int], instance: int, nbytes: int, at: str) -> None:
         """A gradient arrives at a target; the last one there makes it ready."""
         replay, (g, _, where) = self.replay, key
+        self.nbytes[key] = nbytes
         old = self.buffers.get(key)
         if old is None:
             self.buffers[key] = instance
@@ -158,7 +160,7 @@ class Backward:
         replay, (g, number, source) = self.replay, key
         where = self.device[g]
         instance = self.buffers.pop(key)
-        nbytes = replay.nbytes[instance]
+        nbytes = self.nbytes[key]  # a view is copied, not all that it looks at
         copy = replay.allocate(where, nbytes, COPIES)
         replay.holders[copy] = 1
         replay.moved.append(Moved(source, where, nbytes, True, -1))

@@ -70,22 +70,32 @@ class Optimizer:
             return _adafactor_state(nbytes, shape)
         return round(self.state_ratio * nbytes)
 
-    def scratch_bytes(self, sizes: Sequence[tuple[int, Sequence[int]]]) -> int:
-        """The most that a step allocates on a device for its parameters, in bytes.
+    def scratch_bytes(
+        self, parameters: Sequence[tuple[int, int, Sequence[int]]], num_devices: int
+    ) -> list[int]:
+        """The most that a step allocates on each device, in bytes.
+
+        One parameter after the other is updated, and what is kept of the one before is on its own
+        device; or all of a device at once.
 
         Args:
-            sizes: bytes and shape of the parameters there, in the order of ``model.parameters()``.
+            parameters: device, bytes and shape of each, in the order of ``model.parameters()``.
+            num_devices: how many devices there are.
         """
+        most = [0.0] * num_devices
         if self.foreach:
-            return round(sum(self.peak_ratio * nbytes for nbytes, _ in sizes))
-        most, before = 0.0, 0
-        for nbytes, shape in sizes:
+            for device, nbytes, _ in parameters:
+                most[device] += self.peak_ratio * nbytes
+            return [round(nbytes) for nbytes in most]
+        last, before = -1, 0
+        for device, nbytes, shape in parameters:
             peak = self.peak_ratio * nbytes
             if self.name == "adafactor":
                 peak = 2 * nbytes if len(shape) < 2 else nbytes + _adafactor_state(nbytes, shape)
-            most = max(most, self.kept_ratio * before + peak)
-            before = nbytes
-        return round(most)
+            kept = self.kept_ratio * before if device == last else 0.0
+            most[device] = max(most[device], kept + peak)
+            last, before = device, nbytes
+        return [round(nbytes) for nbytes in most]
 
     def work(self, nbytes: int, dtype: str) -> Work:
         """What updating a parameter computes: it is bound by the bytes that it moves."""

@@ -104,11 +104,11 @@ def remember(task: Task, layout: Layout) -> Memory:
     state: dict[int, int] = {}
     scratch = [0] * task.num_devices
     if task.optimizer is not None:
-        by_device: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in scratch]
+        homes = layout.home_of_storage
         for storage, nbytes, shape in task.parameters:
             state[storage] = task.optimizer.state_bytes(nbytes, shape)
-            by_device[layout.home_of_storage[storage]].append((nbytes, shape))
-        scratch = [task.optimizer.scratch_bytes(sizes) for sizes in by_device]
+        placed = [(homes[storage], nbytes, shape) for storage, nbytes, shape in task.parameters]
+        scratch = task.optimizer.scratch_bytes(placed, task.num_devices)
     return replay(
         task.trace,
         layout.device_of_step,
