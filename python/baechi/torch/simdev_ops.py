@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,7 +18,7 @@ from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 
-__all__ = ["Simulation", "SimulationMode", "execute", "special"]
+__all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "special"]
 
 # An op whose results do not follow from running it on the plain tensors.
 Special = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -123,6 +124,30 @@ class SimulationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if SimTensor in types or self.simulation.index_of(kwargs.get("device")) is not None:
             return self.simulation.run(func, args, kwargs)
         return func(*args, **kwargs)
+
+
+class FromValues(TorchFunctionMode):
+    """Lets ``torch.tensor(values, device=...)`` make a CPU tensor and copy it to the device.
+
+    Torch would make an empty meta tensor, without asking the other mode.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Steps in for the three functions that take values."""
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if func not in _FROM_VALUES or sim_index(device) is None:
+            return func(*args, **kwargs)
+        if args and isinstance(args[0], torch.Tensor):
+            return func(*args, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        plain = func(*args, **{**kwargs, "device": "cpu"})
+        return plain.to(device).requires_grad_(requires_grad)
+
+
+_FROM_VALUES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
 def execute(
