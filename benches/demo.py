@@ -10,6 +10,8 @@ from baechi.units import format_bytes, format_ns
 ROOT = Path(__file__).parent.parent
 WORKLOADS = ROOT / "benches" / "workloads" / "dnn-partitioning"
 PLAN_FILE = ROOT / "target" / "demo-plan.json"
+REPORT_FILE = ROOT / "target" / "demo.html"
+TRACE_FILE = ROOT / "target" / "demo-trace.json"
 
 
 def main() -> None:
@@ -43,6 +45,7 @@ def main() -> None:
     heading(f"The best plan, for all {len(plan.op_names)} ops.")
     print(plan)
     save_and_replay(graph, cluster, plan)
+    report(graph, plan, ungrouped)
 
     against_an_expert()
     print(f"\nThe demo took {time.perf_counter() - started:.1f} s. README.md says how to go on.")
@@ -58,6 +61,13 @@ def save_and_replay(graph: baechi.Graph, cluster: baechi.Cluster, plan: baechi.P
     assert replayed.peak_bytes.tolist() == list(plan.peak_bytes.values())
     print(f"\nSaved as {PLAN_FILE.relative_to(ROOT)} ({size}), loaded and replayed: the same step")
     print("time and the same peak on every device, to the nanosecond and the byte.")
+
+
+def report(graph: baechi.Graph, plan: baechi.Plan, compared: baechi.Comparison) -> None:
+    plan.report(REPORT_FILE, graph, compared=compared)
+    plan.trace(TRACE_FILE, graph)
+    print(f"\nReport to open in a browser: {REPORT_FILE.relative_to(ROOT)}")
+    print(f"Trace to open in Perfetto: {TRACE_FILE.relative_to(ROOT)}")
 
 
 def against_an_expert() -> None:

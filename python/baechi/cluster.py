@@ -1,7 +1,4 @@
-"""Cluster: devices, the links between them, and the channels that transfers hold, as columns.
-
-Files and JSON are in ``formats.cluster_files``, which is above this module and so imported late.
-"""
+"""Cluster: devices, the links between them, and the channels that transfers hold, as columns."""
 
 from __future__ import annotations
 
@@ -243,14 +240,15 @@ class Cluster:
 
     @classmethod
     def from_json_dict(cls, document: Mapping[str, Any]) -> Cluster:
-        """Reads what ``to_json_dict`` wrote, or what a person wrote in the same form.
-
-        Raises:
-            InputError: another schema number, or an entry is missing, unknown or of a wrong type.
-        """
+        """Reads what ``to_json_dict`` wrote or a person did; InputError where entries are wrong."""
         from baechi.formats.cluster_files import read_document
 
         return read_document(document)
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import cluster_html
+
+        return cluster_html(self)
 
     def __eq__(self, other: object) -> bool:
         """Equal names, kinds and columns; whether links were assumed does not count."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,26 @@ class Comparison:
                 return row
         raise KeyError(algorithm)
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes one HTML file with this table and the best plan (docs/report.md).
+
+        Where none fits, it shows the plan that exceeds the limits least, or the reasons alone.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from baechi.report import replay, write_report
+
+        plans = [row.plan for row in self.rows if row.plan is not None]
+        shown = self.best or min(plans, key=_excess_bytes, default=None)
+        schedule = None if shown is None else replay(shown, self.graph)
+        write_report(path, schedule, plan=shown, compared=self)
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import comparison_html
+
+        return comparison_html(self)
+
     def __str__(self) -> str:
         """A table with one line per algorithm, then the reasons of those without a plan."""
         from baechi.tables import WIDTH, as_table, hanging, plain_text
@@ -132,6 +153,10 @@ class Comparison:
             cells["moved", 20] = lambda plan: format_bytes(plan.transferred_bytes)
         cells["fullest device", 80] = _fullest
         return cells
+
+
+def _excess_bytes(plan: Plan) -> int:
+    return sum(max(device.peak_bytes - device.cap_bytes, 0) for device in plan.devices)
 
 
 def _times(time_ns: int, unit_ns: int) -> str:

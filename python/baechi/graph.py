@@ -74,9 +74,7 @@ class Graph:
     device_kinds: tuple[str, ...]  # [kinds]: distinct; the rows of `compute_ns`
     group_names: tuple[str, ...]  # distinct
     allowed_sets: tuple[tuple[str, ...], ...]  # distinct sets of device names
-    default_cluster: (
-        Cluster | None
-    )  # The cluster that came with the graph; no part of equality, fingerprint or saved files
+    default_cluster: Cluster | None  # came with it; no part of equality, fingerprint or files
     _cache: dict[str, Any]
 
     __slots__ = (*(column.name for column in COLUMNS), *Names._fields, "_cache", "default_cluster")
@@ -225,11 +223,7 @@ class Graph:
         return flat
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph; the suffix .json or .npz tells the format.
-
-        Raises:
-            InputError: another suffix.
-        """
+        """Writes the graph; the suffix .json or .npz tells the format, InputError for another."""
         from baechi.formats import save_graph
 
         save_graph(self, path)
@@ -274,6 +268,11 @@ class Graph:
         """The counts and the device kinds."""
         counts = f"{self.num_ops} ops, {self.num_tensors} tensors, {self.num_edges} edges"
         return f"Graph({counts}, kinds: {', '.join(self.device_kinds)})"
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import graph_html
+
+        return graph_html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The columns and the names; caches are not pickled."""

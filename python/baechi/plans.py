@@ -19,6 +19,7 @@ from baechi.graph import Graph
 from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
+    from baechi.comparison import Comparison
     from baechi.tables import Summary
 
 __all__ = ["Candidate", "Device", "Plan", "Provenance", "Wait"]
@@ -182,6 +183,35 @@ class Plan:
 
         write_atomically(path, self.to_json().encode())
 
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        graph: Graph | None = None,
+        *,
+        compared: Comparison | None = None,
+    ) -> None:
+        """Writes one HTML file that shows the plan (docs/report.md); it needs no network.
+
+        Args:
+            path: where.
+            graph: its graph; a plan that was just made knows it, one from a file does not.
+            compared: adds its table, with the peaks of all plans.
+
+        Raises:
+            InputError: the plan does not know its graph and none was given.
+            PlanMismatchError: the plan was made for another graph.
+            OSError: the file cannot be written.
+        """
+        from baechi.report import replay, write_report
+
+        write_report(path, replay(self, graph), plan=self, compared=compared)
+
+    def trace(self, path: str | os.PathLike[str], graph: Graph | None = None) -> None:
+        """Writes a trace that Perfetto and chrome://tracing open; arguments as in `report`."""
+        from baechi.report import replay, write_trace
+
+        write_trace(path, replay(self, graph))
+
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
         """Reads a plan.
@@ -201,6 +231,11 @@ class Plan:
         if graph is not None:
             plan.check(graph)
         return plan
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import plan_html
+
+        return plan_html(self)
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -142,6 +143,31 @@ class Schedule:
             raise InputError(f"no device {at}: there are {self.cluster.num_devices}")
         graph, cluster = self.graph.flatten(), self.cluster.flatten(self.graph)
         return _core.memory_curves(graph, cluster, self._core, retention=self.retention)[at]
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes one HTML file that shows this step (docs/report.md); it needs no network.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from baechi.report import write_report
+
+        write_report(path, self)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto and chrome://tracing open (docs/report.md).
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from baechi.report import write_trace
+
+        write_trace(path, self)
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import schedule_html
+
+        return schedule_html(self)
 
     def __eq__(self, other: object) -> bool:
         """Whether everything but the graph's and cluster's names of things is equal."""
