@@ -1,0 +1,169 @@
+"""Fidelity: what makes an exported graph differ from the model, in plain words with a way out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch._higher_order_ops.wrap import wrap_with_autocast
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule
+
+from baechi.torch.exporting import Exported, autograd_nodes
+from baechi.torch.program import Call
+from baechi.torch.trees import tensors_in
+from baechi.torch.twins import hooks_of, plain_tensors
+
+__all__ = ["lost_functions", "reasons_against", "why_no_program"]
+
+
+def why_no_program(
+    model: nn.Module, call: Call, exported: Exported | None = None
+) -> tuple[str, ...]:
+    """Why the model has no graph: before it was exported, or after."""
+    return tuple(_before(call) if exported is None else _after(model, exported))
+
+
+def _before(call: Call) -> Iterator[str]:
+    for path, kind in call.tree.opaque:
+        yield (
+            f'argument "{path}" is a {kind}, whose tensors a graph cannot take: '
+            "planned by modules; pass tensors, or leave it out (use_cache=False for a cache)"
+        )
+    if not call.tree.paths:
+        yield "the call passes no tensor, so there is nothing to record: pass the model's inputs"
+
+
+def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
+    if exported.error is not None:
+        yield _explain(exported.error)
+        return
+    assert exported.program is not None
+    seen = exported.seen
+    if seen.out_tree is not None and seen.out_tree.opaque:
+        path, kind = seen.out_tree.opaque[0]
+        yield (
+            f"forward returns a {kind}{f' at {path}' if path else ''}, whose tensors cannot be "
+            "found: planned by modules; return tensors, lists, dicts or dataclasses for a graph"
+        )
+    constants = exported.program.constants
+    attributes = plain_tensors(model)
+    for spec in exported.program.graph_signature.input_specs:
+        name = spec.target or ""
+        if spec.kind == InputKind.CUSTOM_OBJ:
+            yield f'forward uses the object "{name}", which a graph cannot take: planned by modules'
+        elif spec.kind == InputKind.CONSTANT_TENSOR and name not in attributes:
+            value = constants.get(name)
+            if value is None or isinstance(value, FakeTensor) or value.requires_grad:
+                yield (
+                    "forward reads a tensor that no module owns (a closure, a global or a list): "
+                    "planned by modules; register it as a buffer or a parameter for a graph"
+                )
+    for node in exported.program.graph.nodes:
+        if any(not isinstance(n, int) for t in tensors_in(node.meta.get("val")) for n in t.shape):
+            path = next(reversed(node.meta.get("nn_module_stack", {"": ("", "")}).values()))[0]
+            yield (
+                f'in module "{path}" the shape of {node.name} depends on values: '
+                "planned by modules from one real step"
+            )
+            return
+
+
+def _explain(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    if "data-dependent" in lines[0] or "GuardOnDataDependent" in type(error).__name__:
+        return (
+            "forward decides by the values of tensors (an if, a loop or .item()), which no graph "
+            "can follow: planned by modules; compute with masks or torch.where for a graph"
+        )
+    return (
+        f"torch.export refuses the model ({type(error).__name__}: {lines[0][:200]}): "
+        "planned by modules"
+    )
+
+
+def reasons_against(model: nn.Module, exported: Exported) -> tuple[str, ...]:
+    """Why the graph must not stand for the model's own code; empty where it may."""
+    return tuple(_against(model, exported))
+
+
+def _against(model: nn.Module, exported: Exported) -> Iterator[str]:
+    assert exported.program is not None
+    seen = exported.seen
+    hooked = hooks_of(model)
+    if hooked:
+        yield (
+            f'module "{hooked[0]}"{_more(hooked)} has hooks, which a graph would not call: '
+            "remove them for a graph"
+        )
+    if seen.tensor_hooks:
+        yield (
+            f"forward calls {seen.tensor_hooks[0]}, which a graph would lose: "
+            "put the hook on a parameter for a graph"
+        )
+    custom = sorted(set(seen.custom))
+    if custom:
+        yield (
+            f'autograd function "{custom[0]}"{_more(custom)} has a backward of its own, which '
+            "a graph would lose: express it by torch ops for a graph (x + (y - x).detach() has the "
+            "value of y and passes gradients to x)"
+        )
+    if seen.reentrant:
+        yield (
+            "checkpoint(use_reentrant=True) cannot be in a graph: "
+            "use checkpoint(use_reentrant=False) for a graph"
+        )
+    if seen.selective:
+        yield "checkpoint with a context_fn cannot be in a graph: leave context_fn out for a graph"
+    if seen.changed_arguments:
+        yield (
+            "forward changes the containers that it is given, which a graph would not do: "
+            "return what is new for a graph"
+        )
+    for inner in exported.program.graph_module.modules():
+        for node in inner.graph.nodes if isinstance(inner, GraphModule) else ():
+            if node.target is wrap_with_autocast and node.args[0] != "cpu":
+                yield (
+                    f'forward enters autocast for "{node.args[0]}" by itself, whatever its tensors '
+                    "are on: use torch.autocast(x.device.type) for a graph"
+                )
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def lost_functions(
+    exported: Exported, graph_module: GraphModule, tensors: list[torch.Tensor]
+) -> tuple[str, ...]:
+    """A reason where a gradient flows through the model but not through the graph.
+
+    Compares the autograd functions behind the outputs, those of the model's own run with those of
+    a run of the graph, which must not have been lowered yet.
+    """
+    assert exported.program is not None
+    twin = exported.twin
+    named: dict[str, torch.Tensor] = dict(twin.named_parameters(remove_duplicate=False))
+    named |= dict(twin.named_buffers(remove_duplicate=False))
+    given: list[torch.Tensor] = []
+    users = iter(tensors)
+    for spec in exported.program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            given.append(exported.impostor(next(users)))
+        elif spec.target in named:
+            given.append(named[spec.target])
+        else:
+            given.append(exported.program.constants[spec.target])
+    with exported.impostor.mode:
+        outputs = list(tensors_in(graph_module(*given)))
+    of_graph = Counter(node.name() for node in autograd_nodes(outputs))
+    lost = sorted((Counter(exported.seen.functions) - of_graph).elements())
+    if not lost:
+        return ()
+    return (
+        f"gradients of the model flow through {lost[0]}{_more(lost)}, those of the graph do not: "
+        "planned by modules",
+    )

@@ -1,0 +1,86 @@
+"""What the hooks of a placed model share: its devices, and the pass that each thread is running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.errors import InputError
+from baechi.torch.frames import Frame, ThreadState, mark_changed_copies
+from baechi.torch.glue import GlueMode
+from baechi.torch.transfer_cache import TransferCache
+
+__all__ = ["ModuleRuntime"]
+
+OUTPUTS = ("where-computed", "inputs")
+
+
+class ModuleRuntime:
+    """What the hooks of one model share: its devices, and what each thread is running.
+
+    Attributes:
+        use_counts: uses of each copy by outermost module, training flag and grad mode, from the
+            last pass that ended well; with them copies are dropped after their last use.
+        num_copies: copies made in the last pass of any thread.
+    """
+
+    def __init__(self, devices: frozenset[torch.device], outputs: str) -> None:
+        """Starts with no pass running."""
+        if outputs not in OUTPUTS:
+            raise InputError(f'outputs is "{outputs}"', hint=f"one of {', '.join(OUTPUTS)}")
+        self.devices = devices
+        self.outputs = outputs
+        self.use_counts: dict[tuple[str, bool, bool], list[int]] = {}
+        self.num_copies = 0
+        self.state = ThreadState()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what the threads are running."""
+        return {key: value for key, value in self.__dict__.items() if key != "state"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy runs nothing yet."""
+        self.__dict__.update(state)
+        self.state = ThreadState()
+
+    def push(self, frame: Frame, *, learns: bool = True) -> None:
+        """Enters a module; the outermost one starts the pass of its thread."""
+        state = self.state
+        if not state.frames:
+            key = (frame.path, frame.module.training, torch.is_grad_enabled())
+            state.key = key if learns else None
+            state.cache = TransferCache(self.use_counts.get(key, ()) if learns else ())
+            state.mode = GlueMode(self, state, self.devices)
+            state.mode.__enter__()  # type: ignore[no-untyped-call]
+        state.frames.append(frame)
+
+    def pop(self, module: nn.Module) -> bool:
+        """Leaves a module, and those inside of it; whether the pass of the thread ended with it."""
+        state = self.state
+        while state.frames:
+            frame = state.frames.pop()
+            mark_changed_copies(state, frame)
+            if frame.module is module:
+                break
+        if not state.frames:
+            self._end_pass()
+        return not state.frames
+
+    def reset(self) -> None:
+        """Leaves all modules of this thread, after an interruption that no hook has seen."""
+        if self.state.frames:
+            self.state.frames.clear()
+            self.state.stale.clear()
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        state = self.state
+        mode, state.mode = state.mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if state.key is not None:
+            self.use_counts[state.key] = state.cache.uses
+        self.num_copies = state.cache.num_copies
+        state.cache.clear()

@@ -1,0 +1,117 @@
+"""Trees: the tensors inside the arguments and results of a forward, and the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+__all__ = ["Tree", "flatten", "tensors_in"]
+
+_PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fields:
+    """A dataclass that torch's pytree does not know: its type and its fields."""
+
+    type: type
+    names: tuple[str, ...]
+    fields: tuple[Tree, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tree:
+    """A structure without its tensors.
+
+    Attributes:
+        leaves: for each leaf in order None where a tensor stood, a dataclass, or (value,).
+        paths: where each tensor stood, such as "past.0".
+        opaque: where something stood that may hold tensors out of our sight, and its type.
+    """
+
+    spec: _pytree.TreeSpec
+    leaves: tuple[_Fields | tuple[Any] | None, ...]
+    paths: tuple[str, ...]
+    opaque: tuple[tuple[str, str], ...]
+
+    def rebuild(self, tensors: Sequence[Any]) -> Any:
+        """The structure again, with these in place of its tensors."""
+        return self._take(iter(tensors))
+
+    def _take(self, tensors: Iterator[Any]) -> Any:
+        made: list[Any] = []
+        for leaf in self.leaves:
+            if leaf is None:
+                made.append(next(tensors))
+            elif isinstance(leaf, _Fields):
+                made.append(_rebuild_fields(leaf, tensors))
+            else:
+                made.append(leaf[0])
+        return _pytree.tree_unflatten(made, self.spec)
+
+
+def _rebuild_fields(kept: _Fields, tensors: Iterator[Any]) -> Any:
+    # Without __init__, which may check or compute: the fields are as forward left them.
+    made: Any = object.__new__(kept.type)
+    for name, tree in zip(kept.names, kept.fields, strict=True):
+        object.__setattr__(made, name, tree._take(tensors))
+    return made
+
+
+def flatten(tree: Any, path: str = "") -> tuple[list[torch.Tensor], Tree]:
+    """Takes a structure apart into its tensors and the rest."""
+    tensors: list[torch.Tensor] = []
+    leaves: list[_Fields | tuple[Any] | None] = []
+    paths: list[str] = []
+    opaque: list[tuple[str, str]] = []
+    found, spec = _pytree.tree_flatten_with_path(tree)
+    for key_path, leaf in found:
+        at = ".".join(filter(None, [path, *(_name_of(key) for key in key_path)]))
+        if isinstance(leaf, torch.Tensor):
+            tensors.append(leaf)
+            paths.append(at)
+            leaves.append(None)
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            names = tuple(
+                field.name for field in dataclasses.fields(leaf) if hasattr(leaf, field.name)
+            )
+            inner = []
+            for name in names:
+                inside, sub = flatten(getattr(leaf, name), f"{at}.{name}" if at else name)
+                tensors += inside
+                paths += sub.paths
+                opaque += sub.opaque
+                inner.append(sub)
+            leaves.append(_Fields(type(leaf), names, tuple(inner)))
+        else:
+            leaves.append((leaf,))
+            if not isinstance(leaf, _PLAIN):
+                opaque.append((at, type(leaf).__name__))
+    return tensors, Tree(spec, tuple(leaves), tuple(paths), tuple(opaque))
+
+
+def _name_of(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of nested lists, tuples and dicts, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)

@@ -1,0 +1,152 @@
+"""Twins: a copy of a model without its weights, on which forward is run to be seen.
+
+The twin's tensors are fake tensors of the CPU whatever the model's are: then code that asks for a
+tensor's device takes the same path for weights on meta and for real ones, and tensors that the
+forward makes without naming a device fit the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Impostor", "hooks_of", "plain_tensors", "twin_of"]
+
+_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+
+
+class Impostor:
+    """Makes fake tensors of one mode; tensors that share storage get fakes that do."""
+
+    def __init__(self) -> None:
+        """A new mode."""
+        shapes = ShapeEnv(tracked_fakes=[])
+        self.mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True, export=True)
+        self._made: dict[int, torch.Tensor] = {}
+        self._bases: dict[int, torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []  # ids stay theirs while these live
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The one fake of this tensor."""
+        if id(tensor) not in self._made:
+            self._kept.append(tensor)
+            with self.mode, torch.no_grad():
+                fake = self._fake(tensor)
+            is_leaf = isinstance(tensor, nn.Parameter)
+            made = nn.Parameter(fake, tensor.requires_grad) if is_leaf else fake
+            if not is_leaf and tensor.requires_grad:
+                made.requires_grad_()
+            self._made[id(tensor)] = made
+        return self._made[id(tensor)]
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout != torch.strided:
+            raise TypeError(f"a tensor has the layout {tensor.layout}")
+        options: dict[str, Any] = {"dtype": tensor.dtype, "device": "cpu"}
+        key = _storage_of(tensor)
+        if key is None:
+            return torch.empty_strided(tensor.shape, tensor.stride(), **options)
+        if key not in self._bases:
+            num_elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+            self._bases[key] = torch.empty(num_elements, **options)
+        base = self._bases[key]
+        if base.dtype != tensor.dtype:
+            base = torch.empty(
+                tensor.untyped_storage().nbytes() // tensor.element_size(), **options
+            )
+        return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
+
+
+def _storage_of(tensor: torch.Tensor) -> int | None:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # wrapper subclasses have none
+        return None
+
+
+class _Replacing(TorchFunctionMode):
+    """Copies of tensors inside objects that we do not look into become twins as well."""
+
+    def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.convert = convert
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.Tensor.__deepcopy__:
+            return self.convert(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """A copy of a model whose tensors are what `convert` makes of the model's, without user hooks.
+
+    The copy shares no module with the model, so running it changes nothing of the model.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for tensor in _tensors_of(module):
+            memo[id(tensor)] = convert(tensor)
+    with _Replacing(convert):
+        twin = copy.deepcopy(model, memo)
+    for module in twin.modules():
+        for kind in _HOOKS:
+            hooks = getattr(module, kind)
+            for number in [number for number, hook in hooks.items() if not _is_torchs(hook)]:
+                del hooks[number]
+    return twin
+
+
+def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from (tensor for tensor in module._parameters.values() if tensor is not None)
+    yield from (tensor for tensor in module._buffers.values() if tensor is not None)
+    for _, tensor in _plain_tensors_of(module):
+        yield tensor
+
+
+def _plain_tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in module.__dict__.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def plain_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Tensors that are mere attributes of modules, neither parameters nor buffers, by name."""
+    return {
+        f"{path}.{name}".lstrip("."): tensor
+        for path, module in model.named_modules()
+        for name, tensor in _plain_tensors_of(module)
+    }
+
+
+def _is_torchs(hook: Any) -> bool:
+    # Old-style weight and spectral norm compute the weight in a hook: part of the model's function.
+    origin = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(origin).startswith("torch.nn.utils.")
+
+
+def hooks_of(model: nn.Module) -> list[str]:
+    """Paths of submodules with hooks of the user's; the model's own run around a graph."""
+    return [
+        path
+        for path, module in model.named_modules()
+        if path
+        and any(not _is_torchs(hook) for kind in _HOOKS for hook in getattr(module, kind).values())
+    ]

@@ -1,0 +1,104 @@
+"""Checkpointed parts of a placed model are recomputed where they ran, also by functions."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from baechi.torch.simdev import simulated, to_host
+from torch_placing import place
+
+WIDTH = 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Checkpointed(nn.Module):
+    """``how`` runs a block under a checkpoint."""
+
+    def __init__(self, how: Callable[["Checkpointed", Block, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.embed = nn.Linear(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.full((WIDTH,), 1.5))
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.embed(x)
+        for block in self.blocks:
+            y = self.how(self, block, y)
+        return y
+
+    def scaled(self, block: Block, y: Tensor) -> Tensor:
+        return torch.cat([y, self.scale.expand(1, WIDTH)])[:-1] * self.scale + block(y)
+
+
+WAYS = {
+    "plain": lambda _, block, y: block(y),
+    "module": lambda _, block, y: checkpoint(block, y, use_reentrant=False),
+    "module, reentrant": lambda _, block, y: checkpoint(block, y, use_reentrant=True),
+    "lambda": lambda model, block, y: checkpoint(
+        lambda z: z * model.scale + block(z), y, use_reentrant=False
+    ),
+    "lambda, reentrant": lambda model, block, y: checkpoint(
+        lambda z: z * model.scale + block(z), y, use_reentrant=True
+    ),
+    "method": lambda model, block, y: checkpoint(model.scaled, block, y, use_reentrant=False),
+    "nested": lambda model, block, y: checkpoint(
+        lambda z: 2 * checkpoint(model.scaled, block, z, use_reentrant=False),
+        y,
+        use_reentrant=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_are_those_of_the_host(way: str) -> None:
+    torch.manual_seed(0)
+    model = Checkpointed(WAYS[way])
+    x = torch.randn(2, WIDTH, requires_grad=True)
+    loss = model(x).square().sum()
+    loss.backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    expected_input = x.grad
+    model.zero_grad()
+    x.grad = None
+    with simulated(3):
+        place(model, {"": 0, **{f"blocks.{k}.down": 1 + k % 2 for k in range(3)}})
+        placed_loss = model(x).square().sum()
+        assert placed_loss.item() == pytest.approx(loss.item(), rel=1e-6)
+        placed_loss.backward()
+        found = [to_host(p.grad) for p in model.parameters() if p.grad is not None]
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(x.grad, expected_input)
+
+
+def test_what_is_recomputed_is_not_kept() -> None:
+    """After forward, a device holds less with a checkpoint than without."""
+    held = {}
+    for way in ("plain", "module"):
+        with simulated(2) as devices:
+            model = Checkpointed(WAYS[way])
+            place(model, {"": 0, **{f"blocks.{k}": k % 2 for k in range(3)}})
+            loss = model(torch.randn(512, WIDTH)).sum()
+            held[way] = devices.current_bytes(1)
+            del loss
+    assert held["module"] < 0.7 * held["plain"]
+
+
+def test_a_checkpoint_elsewhere_is_as_before() -> None:
+    layer = nn.Linear(WIDTH, WIDTH)
+    x = torch.randn(2, WIDTH)
+    checkpoint(lambda y: layer(y).tanh(), x, use_reentrant=False).sum().backward()
+    expected, layer.weight.grad = layer.weight.grad, None
+    layer(x).tanh().sum().backward()
+    assert torch.equal(layer.weight.grad, expected)

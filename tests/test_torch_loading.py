@@ -1,0 +1,189 @@
+"""Weights go from files straight to their devices, with ties, buffers and typed errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import torch_public_models as public
+from baechi.errors import InputError
+from baechi.torch.loading import WeightsMismatchError, load_weights
+from baechi.torch.parameters import named_weights, ties
+from baechi.torch.simdev import simulated, to_host
+from torch_placing import on
+
+
+class Small(nn.Module):
+    """Tied weights, a saved buffer and one that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(5, 4), nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+
+
+def on_meta() -> Small:
+    with torch.device("meta"):
+        return Small()
+
+
+def saved(model: nn.Module, path: Path) -> dict[str, torch.Tensor]:
+    """Saves what a file has: each piece of memory once, and no buffer without persistence."""
+    state = model.state_dict()
+    once = {group[0][0] for group in ties(model)}
+    weights = {name: weight for name, weight in state.items() if name in once}
+    save_file(weights, path)
+    return weights
+
+
+def spread(model: nn.Module) -> dict[str, torch.device]:
+    return {
+        name: on(0 if name.startswith(("embed", "head")) else 1) for name, _ in named_weights(model)
+    }
+
+
+def test_a_model_on_meta_gets_its_memory_on_the_devices(tmp_path: Path) -> None:
+    with simulated(2):
+        source = Small()
+        saved(source, tmp_path / "model.safetensors")
+        model = on_meta()
+        identities = [id(weight) for _, weight in named_weights(model)]
+        load_weights(
+            model,
+            spread(model),
+            tmp_path / "model.safetensors",
+            buffers={"angles": source.angles},
+        )
+        assert [id(weight) for _, weight in named_weights(model)] == identities
+        assert model.head.weight is model.embed.weight
+        for (name, found), (_, wanted) in zip(
+            named_weights(model), named_weights(source), strict=True
+        ):
+            assert found.device == spread(model)[name]
+            assert torch.equal(to_host(found), wanted), name
+        assert model.embed.weight.requires_grad
+
+
+def test_a_model_on_the_host_keeps_the_buffers_that_no_file_holds(tmp_path: Path) -> None:
+    with simulated(2):
+        saved(Small(), tmp_path / "model.safetensors")
+        model = Small()
+        load_weights(model, spread(model), tmp_path / "model.safetensors")
+        assert to_host(model.angles).tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_several_files_with_an_index(tmp_path: Path) -> None:
+    with simulated(2):
+        source = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        for part in (0, 1):
+            weights = {f"{part}.{name}": w for name, w in source[part].state_dict().items()}
+            save_file(weights, tmp_path / f"part{part}.safetensors")
+        index = {name: f"part{name[0]}.safetensors" for name in source.state_dict()}
+        path = tmp_path / "model.safetensors.index.json"
+        path.write_text(json.dumps({"metadata": {}, "weight_map": index}))
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        load_weights(model, {name: on(int(name[0])) for name in index}, path)
+        assert torch.equal(to_host(model[1].weight), source[1].weight)
+        assert model[0].bias.device == on(0)
+        (tmp_path / "part1.safetensors").unlink()
+        with pytest.raises(InputError, match="cannot be read"):
+            load_weights(model, {name: on(0) for name in index}, path)
+
+
+def test_no_device_holds_more_than_its_share(tmp_path: Path) -> None:
+    share = 4 * 64 * 64 * 4
+    source = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+    saved(source, tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+    with simulated([share, share]) as devices:
+        where = {f"{k}.weight": on(k % 2) for k in range(8)}
+        load_weights(model, where, tmp_path / "model.safetensors")
+        assert [devices.peak_bytes(k) for k in range(2)] == [share, share]
+        assert torch.equal(to_host(model[7].weight), source[7].weight)
+
+
+def test_the_host_never_holds_the_whole_model(tmp_path: Path) -> None:
+    """Memory that the process allocates, without pages of the mapped file, stays small."""
+    width = 1024  # 4 MiB each
+    source = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(12)))
+    saved(source, tmp_path / "model.safetensors")
+    del source
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(12)))
+        model.to(torch.bfloat16)
+    where = {f"{k}.weight": torch.device("meta", 0) for k in range(12)}
+    before = anonymous_bytes()
+    with simulated(1, dry=True) as devices:
+        load_weights(model, where, tmp_path / "model.safetensors")
+        assert devices.current_bytes(0) == 12 * 2 * width * width
+        assert anonymous_bytes() - before < 12 * 2**20
+
+
+def anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def test_everything_that_does_not_fit_is_named_and_nothing_is_loaded(tmp_path: Path) -> None:
+    with simulated(2):
+        model = Small()
+        weights = saved(model, tmp_path / "model.safetensors")
+        del weights["norm.running_var"]
+        wrong = weights | {"extra": torch.zeros(1), "norm.bias": torch.zeros(3)}
+        save_file(wrong, tmp_path / "wrong.safetensors")
+        before = [weight.device for _, weight in named_weights(model)]
+        with pytest.raises(WeightsMismatchError) as raised:
+            load_weights(model, spread(model), tmp_path / "wrong.safetensors")
+        assert raised.value.missing == ("norm.running_var",)
+        assert raised.value.unexpected == ("extra",)
+        assert raised.value.misshaped == (("norm.bias", (4,), (3,)),)
+        assert [weight.device for _, weight in named_weights(model)] == before
+
+
+def test_more_tensors_than_the_model_has_can_be_allowed(tmp_path: Path) -> None:
+    with simulated(2):
+        model = Small()
+        weights = saved(model, tmp_path / "model.safetensors")
+        save_file(weights | {"extra": torch.zeros(1)}, tmp_path / "more.safetensors")
+        load_weights(model, spread(model), tmp_path / "more.safetensors", strict=False)
+        assert model.embed.weight.device == on(0)
+
+
+def test_a_buffer_on_meta_without_a_value_is_named(tmp_path: Path) -> None:
+    saved(Small(), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r'buffer "angles" is on meta .*\nhint: .*buffers='):
+        load_weights(on_meta(), spread(on_meta()), tmp_path / "model.safetensors")
+
+
+def test_a_plain_tensor_on_meta_is_named(tmp_path: Path) -> None:
+    saved(Small(), tmp_path / "model.safetensors")
+    model = on_meta()
+    model.norm.mask = torch.zeros(1, device="meta")
+    with pytest.raises(InputError, match='attribute "mask" of module "norm"'):
+        load_weights(
+            model, spread(model), tmp_path / "model.safetensors", buffers={"angles": torch.ones(4)}
+        )
+
+
+def test_rotary_angles_of_a_model_of_transformers_are_computed_anew(tmp_path: Path) -> None:
+    source, inputs = public.llama()
+    saved(source, tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model, _ = public.llama()
+    names = [name for name, _ in named_weights(model)]
+    load_weights(model, dict.fromkeys(names, torch.device("cpu")), tmp_path / "model.safetensors")
+    assert torch.equal(model(**inputs).loss, source(**inputs).loss)
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("nothing")
+    with pytest.raises(InputError, match=r"model\.safetensors\" cannot be read"):
+        load_weights(Small(), {}, path)
