@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from baechi.holdings import at_peaks
 from baechi.plans import Candidate, Plan
 from baechi.report.bounds import Bounds
-from baechi.report.colors import CATEGORY_COLORS, CATEGORY_LABELS, device_color
+from baechi.report.markup import (
+    Cell,
+    alert,
+    bar,
+    exact,
+    item,
+    moved,
+    ratio,
+    reasons,
+    small_bar,
+    swatch,
+    table,
+)
 from baechi.schedules import Schedule
 from baechi.units import format_bytes, format_ns
 
@@ -21,30 +32,23 @@ __all__ = ["assumptions", "comparison_table", "deficits", "device_table", "facts
 _MOST_NAMED = 12
 
 
-class Cell(NamedTuple):
-    """One cell of a table."""
-
-    text: str
-    number: int | float | None = None
-    """The exact value, kept beside the text that is shown."""
-    is_html: bool = False
-
-
 def facts(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
     """The step in a few numbers."""
-    transfers = len(schedule.transfers.tensor)
-    moved = schedule.transferred_bytes
+    transfers, num_bytes = len(schedule.transfers.tensor), schedule.transferred_bytes
     pairs = [
         ("predicted step", Cell(format_ns(schedule.makespan_ns), schedule.makespan_ns), "makespan"),
         (
             "against the lower bound",
-            _ratio(schedule.makespan_ns, bounds.lower_bound_ns),
+            ratio(schedule.makespan_ns, bounds.lower_bound_ns),
             "vs-bound",
         ),
-        ("against one device", _ratio(schedule.makespan_ns, bounds.one_device_ns), "vs-one"),
+        ("against one device", ratio(schedule.makespan_ns, bounds.one_device_ns), "vs-one"),
         (
             "transfers",
-            Cell(f"{transfers}" + (f" of {format_bytes(moved)}" if moved else ""), transfers),
+            Cell(
+                f"{transfers:,}" + (f" of {format_bytes(num_bytes)}" if num_bytes else ""),
+                transfers,
+            ),
             "transfers",
         ),
         ("ops", Cell(f"{schedule.graph.num_ops:,}", schedule.graph.num_ops), "ops"),
@@ -55,7 +59,7 @@ def facts(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
         asked = "" if made == plan.algorithm else f" ({made} of {len(plan.candidates)})"
         pairs.insert(0, ("algorithm", Cell(plan.algorithm + asked), "algorithm"))
     items = (
-        f"<div><dt>{html.escape(label)}</dt><dd data-fact={name!r}{_exact(cell)}>"
+        f"<div><dt>{html.escape(label)}</dt><dd data-fact={name!r}{exact(cell)}>"
         f"{html.escape(cell.text)}</dd></div>"
         for label, cell, name in pairs
     )
@@ -65,12 +69,12 @@ def facts(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
 def deficits(schedule: Schedule | None, compared: Comparison | None) -> str:
     """What does not fit, by how much; nothing where all fits."""
     if schedule is None:
-        reasons = (
-            _item(f"{row.algorithm}: {row.error}")
+        failed = (
+            item(f"{row.algorithm}: {row.error}")
             for row in (compared.rows if compared is not None else ())
             if row.error
         )
-        return _alert("Nothing was placed", reasons)
+        return alert("Nothing was placed", failed)
     if schedule.fits:
         return ""
     found = []
@@ -80,12 +84,12 @@ def deficits(schedule: Schedule | None, compared: Comparison | None) -> str:
             reached = int(schedule.peak_op[at])
             where = f', reached by op "{schedule.graph.op_names[reached]}"' if reached >= 0 else ""
             found.append(
-                _item(
+                item(
                     f"{name} needs {format_bytes(peak)} and has {format_bytes(cap)}: "
                     f"{format_bytes(peak - cap)} too much{where}"
                 )
             )
-    return _alert("Does not fit", found)
+    return alert("Does not fit", found)
 
 
 def device_table(schedule: Schedule) -> str:
@@ -102,18 +106,18 @@ def device_table(schedule: Schedule) -> str:
         room = format_bytes(cap - peak) if peak <= cap else f"{format_bytes(peak - cap)} over"
         rows.append(
             [
-                Cell(_swatch(at) + html.escape(name), None, True),
+                Cell(swatch(at) + html.escape(name), None, True),
                 Cell(f"{num_ops[at]:,}", num_ops[at]),
                 Cell(f"{share:.0%}", busy),
                 Cell(format_bytes(peak), peak),
                 Cell(format_bytes(cap), cap),
                 Cell(room, cap - peak),
-                Cell(_bar(made_of[at], peak, cap), None, True),
+                Cell(bar(made_of[at], peak, cap), None, True),
                 Cell(schedule.graph.op_names[reached] if reached >= 0 else ""),
             ]
         )
     head = ["device", "ops", "busy", "peak", "limit", "room", "what the peak is", "reached by"]
-    return _table("devices", head, rows, schedule.cluster.names)
+    return table("devices", head, rows, schedule.cluster.names)
 
 
 def comparison_table(compared: Comparison | None, plan: Plan | None, bounds: Bounds) -> str:
@@ -131,15 +135,16 @@ def comparison_table(compared: Comparison | None, plan: Plan | None, bounds: Bou
             keys.append("this page")
         head = ["algorithm", "step", "vs bound", "vs one device", "transfers", "moved"]
         head += ["fullest device", "peaks against limits", "placed in"]
-        reasons = [(row.algorithm, row.error) for row in compared.rows]
-        return _table("comparison", head, rows, keys) + _reasons(reasons)
+        # Without any plan the reasons stand above already.
+        failed = [(row.algorithm, row.error) for row in compared.rows if plan is not None]
+        return table("comparison", head, rows, keys) + reasons(failed)
     if plan is None or len(plan.candidates) < 2:
         return ""
     head = ["algorithm", "step", "vs bound", "vs one device", "moved", "largest peak"]
     rows = [_candidate_row(one, plan.algorithm, bounds) for one in plan.candidates]
     names = [one.algorithm for one in plan.candidates]
-    reasons = [(one.algorithm, one.error) for one in plan.candidates]
-    return _table("comparison", head, rows, names) + _reasons(reasons)
+    failed = [(one.algorithm, one.error) for one in plan.candidates]
+    return table("comparison", head, rows, names) + reasons(failed)
 
 
 def assumptions(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
@@ -179,7 +184,7 @@ def assumptions(schedule: Schedule, plan: Plan | None, bounds: Bounds) -> str:
     if plan is not None:
         versions = ", ".join(f"{name} {value}" for name, value in plan.provenance.versions.items())
         found.append(f"graph {plan.provenance.graph_fingerprint[:16]}; {versions}")
-    return f'<ul class="notes">{"".join(map(_item, found))}</ul>'
+    return f'<ul class="notes">{"".join(map(item, found))}</ul>'
 
 
 def _plan_row(name: str, plan: Plan | None, seconds: float | None, bounds: Bounds) -> list[Cell]:
@@ -189,14 +194,14 @@ def _plan_row(name: str, plan: Plan | None, seconds: float | None, bounds: Bound
     if plan is None:
         return [Cell(name), Cell("no plan"), *[Cell("")] * 6, placed]
     full = max(plan.devices, key=lambda device: device.peak_bytes / max(device.cap_bytes, 1))
-    peaks = "".join(_small_bar(d.name, d.peak_bytes, d.cap_bytes) for d in plan.devices)
+    peaks = "".join(small_bar(d.name, d.peak_bytes, d.cap_bytes) for d in plan.devices)
     return [
         Cell(name),
         Cell(format_ns(plan.makespan_ns), plan.makespan_ns),
-        _ratio(plan.makespan_ns, bounds.lower_bound_ns),
-        _ratio(plan.makespan_ns, bounds.one_device_ns),
+        ratio(plan.makespan_ns, bounds.lower_bound_ns),
+        ratio(plan.makespan_ns, bounds.one_device_ns),
         Cell(str(plan.num_transfers), plan.num_transfers),
-        _moved(plan.transferred_bytes),
+        moved(plan.transferred_bytes),
         Cell(f"{format_bytes(full.peak_bytes)} of {format_bytes(full.cap_bytes)}", full.peak_bytes),
         Cell(f'<span class="peaks">{peaks}</span>', None, True),
         placed,
@@ -207,94 +212,12 @@ def _candidate_row(one: Candidate, chosen: str, bounds: Bounds) -> list[Cell]:
     name = Cell(one.algorithm + (" (this plan)" if one.algorithm == chosen else ""))
     if one.makespan_ns is None:
         return [name, Cell("no plan"), *[Cell("")] * 4]
-    moved, peak = one.transferred_bytes or 0, one.largest_peak_bytes or 0
+    peak = one.largest_peak_bytes or 0
     return [
         name,
         Cell(format_ns(one.makespan_ns), one.makespan_ns),
-        _ratio(one.makespan_ns, bounds.lower_bound_ns),
-        _ratio(one.makespan_ns, bounds.one_device_ns),
-        _moved(moved),
+        ratio(one.makespan_ns, bounds.lower_bound_ns),
+        ratio(one.makespan_ns, bounds.one_device_ns),
+        moved(one.transferred_bytes or 0),
         Cell(format_bytes(peak), peak),
     ]
-
-
-def _moved(num_bytes: int) -> Cell:
-    """Blank without bytes: where transfer times are given outright, tensors may have none."""
-    return Cell(format_bytes(num_bytes) if num_bytes else "", num_bytes)
-
-
-def _ratio(time_ns: int, unit_ns: int) -> Cell:
-    return Cell(f"{time_ns / unit_ns:.2f}x", time_ns / unit_ns) if unit_ns else Cell("")
-
-
-def _exact(cell: Cell) -> str:
-    return "" if cell.number is None else f' data-value="{cell.number}"'
-
-
-def _table(
-    name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], keys: Iterable[str]
-) -> str:
-    # A column without a word is left out.
-    full = [at for at in range(len(head)) if any(row[at].text for row in rows)]
-    head, rows = [head[at] for at in full], [[row[at] for at in full] for row in rows]
-    # A column of numbers has its title above them, at the right.
-    is_number = [any(row[at].number is not None for row in rows) for at in range(len(head))]
-    titles = "".join(
-        f'<th scope="col"{" class=n" if right else ""}>{html.escape(title)}</th>'
-        for title, right in zip(head, is_number, strict=True)
-    )
-    lines = []
-    for key, row in zip(keys, rows, strict=True):
-        cells = (
-            f"<td{_exact(cell)}{' class=n' if cell.number is not None else ''}>"
-            f"{cell.text if cell.is_html else html.escape(cell.text)}</td>"
-            for cell in row
-        )
-        lines.append(f'<tr data-key="{html.escape(key)}">{"".join(cells)}</tr>')
-    body = "".join(lines)
-    return (
-        f'<div class="scroll"><table id="{name}"><thead><tr>{titles}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _reasons(found: Iterable[tuple[str, str | None]]) -> str:
-    items = "".join(_item(f"{name}: {error}") for name, error in found if error)
-    return f'<ul class="notes">{items}</ul>' if items else ""
-
-
-def _swatch(device: int) -> str:
-    again = ' class="swatch again"' if device >= 8 else ' class="swatch"'
-    return f'<span{again} style="background-color:{device_color(device)}"></span>'
-
-
-def _bar(made_of: Mapping[str, int], peak: int, cap: int) -> str:
-    """The peak by category, as wide as its share of the limit; a mark stands at the limit."""
-    full = max(peak, cap, 1)
-    found = made_of or {"other": peak}
-    parts = "".join(
-        f'<i style="width:{100 * size / full:.3f}%;background:{CATEGORY_COLORS[name]}" '
-        f'title="{CATEGORY_LABELS[name]}: {format_bytes(size)}"></i>'
-        for name, size in found.items()
-    )
-    words = ", ".join(f"{name} {format_bytes(size)}" for name, size in made_of.items())
-    return (
-        f'<span class="bar">{parts}<b style="left:{100 * cap / full:.3f}%"></b></span>'
-        f'<span class="words">{words}</span>'
-    )
-
-
-def _small_bar(name: str, peak: int, cap: int) -> str:
-    title = html.escape(f"{name}: {format_bytes(peak)} of {format_bytes(cap)}")
-    height = 100 * min(peak / max(cap, 1), 1)
-    over = ' class="over"' if peak > cap else ""
-    return f'<span title="{title}"{over}><i style="height:{height:.0f}%"></i></span>'
-
-
-def _item(text: str) -> str:
-    return f"<li>{html.escape(text)}</li>"
-
-
-def _alert(title: str, items: Iterable[str]) -> str:
-    found = "".join(items)
-    return f'<div class="alert" role="alert"><strong>{title}</strong><ul>{found}</ul></div>'

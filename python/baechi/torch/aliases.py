@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 
 from baechi.torch.trees import tensors_in
 
-__all__ = ["changed_inputs", "colocated_nodes"]
+__all__ = ["alias_groups", "changed_inputs", "colocated_nodes"]
 
 _aten = torch.ops.aten
 # They change statistics in place, which their schemas do not say: positions of those arguments.
@@ -22,29 +22,63 @@ _HIDDEN_CHANGES = {
 
 
 def colocated_nodes(graph: Graph, free: Iterable[Node] = ()) -> tuple[tuple[str, ...], ...]:
-    """Groups of two or more nodes, in program order, by name.
+    """Groups of two or more nodes that must share a device, in program order, by name.
+
+    Those are members of a result, and everything that shares memory with a value that some node
+    changes in place. Other views may be taken of a copy elsewhere.
 
     Args:
         graph: its nodes have values in ``meta["val"]`` that share storage as the real ones do.
         free: placeholders that bind nobody: user inputs that nothing changes are copied wherever
-            they are used, so each of their views is on its own.
+            they are used.
     """
-    parent: dict[Node, Node] = {}
-
-    def root(node: Node) -> Node:
-        while parent.setdefault(node, node) is not node:
-            node = parent[node]
-        return node
-
     unbound = set(free)
+    aliases = _Sets()
     for first, second in _ties(graph, unbound):
         if first not in unbound:
-            parent[root(second)] = root(first)
-    groups: dict[Node, list[str]] = {}
-    for node in graph.nodes:
-        if node in parent:
-            groups.setdefault(root(node), []).append(node.name)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+            aliases.merge(first, second)
+    changed = {
+        aliases.root(used) for node in graph.nodes for used, written in _aliased(node) if written
+    }
+    bound = _Sets()
+    for first, second in _ties(graph, unbound):
+        if first not in unbound and (_is_member(second) or aliases.root(first) in changed):
+            bound.merge(first, second)
+    return bound.groups(graph)
+
+
+def alias_groups(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """Groups of two or more nodes whose values share memory, in program order, by name."""
+    aliases = _Sets()
+    for first, second in _ties(graph, set()):
+        aliases.merge(first, second)
+    return aliases.groups(graph)
+
+
+class _Sets:
+    """Disjoint sets of nodes; the first one stands for its set."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Node, Node] = {}
+
+    def root(self, node: Node) -> Node:
+        while self.parent.setdefault(node, node) is not node:
+            node = self.parent[node]
+        return node
+
+    def merge(self, first: Node, second: Node) -> None:
+        self.parent[self.root(second)] = self.root(first)
+
+    def groups(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        found: dict[Node, list[str]] = {}
+        for node in graph.nodes:
+            if node in self.parent:
+                found.setdefault(self.root(node), []).append(node.name)
+        return tuple(tuple(group) for group in found.values() if len(group) > 1)
+
+
+def _is_member(node: Node) -> bool:
+    return node.target is operator.getitem
 
 
 def _ties(graph: Graph, free: set[Node]) -> Iterator[tuple[Node, Node]]:
@@ -65,11 +99,11 @@ def _ties(graph: Graph, free: set[Node]) -> Iterator[tuple[Node, Node]]:
 
 def _aliased(node: Node) -> Iterator[tuple[Node, bool]]:
     """The arguments that a node's result shares memory with or that it changes; True: changes."""
-    for position in _HIDDEN_CHANGES.get(node.target, ()):  # type: ignore[call-overload]
+    for position in _HIDDEN_CHANGES.get(node.target, ()) if node.op == "call_function" else ():  # type: ignore[call-overload]
         used = node.args[position]
         if isinstance(used, Node):
             yield used, True
-    schema = getattr(node.target, "_schema", None)
+    schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     if schema is None:
         return
     for position, argument in enumerate(schema.arguments):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
-from baechi.torch.aliases import changed_inputs, colocated_nodes
+from baechi.torch.aliases import alias_groups, changed_inputs, colocated_nodes
 from baechi.torch.autocasting import make_casts_explicit
 from baechi.torch.exporting import CHECKPOINT_TAG, Exported, Seen, export_twin, signature_of
 from baechi.torch.fidelity import lost_functions, reasons_against, why_no_program
@@ -78,7 +78,7 @@ def _program(model: nn.Module, exported: Exported, call: Call, *, training: bool
     inputs = _inputs(model, exported, call, graph)
     lower(graph_module)
     users = [node for node, given in inputs.items() if given.kind == "user"]
-    changed = changed_inputs(graph, colocated_nodes(graph))
+    changed = changed_inputs(graph, alias_groups(graph))
     groups = colocated_nodes(graph, [node for node in users if node.name not in changed])
     paths = _module_paths(graph, inputs)
     regions = _regions(graph, exported.seen)

@@ -106,8 +106,8 @@ class Program:
         training_flags: `training` of each module, in the order of `Module.modules`.
         module_paths: node name to the dotted path of the innermost module, "" for the model.
         keys: node name to a name that other versions give too, "<module path>:<op>:<n>".
-        colocated: nodes, placeholders among them, that must share a device: views, in-place ops
-            and what they change, members of a result.
+        colocated: nodes, placeholders among them, that must share a device: members of a result,
+            and whatever shares memory with a value that is changed in place.
         mutated: names of user inputs that the program changes in place.
     """
 

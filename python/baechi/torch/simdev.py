@@ -33,7 +33,7 @@ import baechi.torch.simdev_special  # noqa: F401  (declares special ops)
 from baechi.errors import InputError
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
 from baechi.torch.simdev_lowering import lowered
-from baechi.torch.simdev_ops import Simulation, SimulationMode
+from baechi.torch.simdev_ops import FromValues, Simulation, SimulationMode
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.units import parse_bytes
 
@@ -150,7 +150,7 @@ def simulated(
     simulation = Simulation(books, dry, names)
     with ExitStack() as stack:
         stack.enter_context(lowered())
-        stack.enter_context(_numbers_enter_by_copy())
+        stack.enter_context(FromValues())
         stack.enter_context(_phases_marked(simulation.phases))
         stack.enter_context(simulation.mode())
         yield SimulatedDevices(simulation)
@@ -189,20 +189,6 @@ def is_simulated(tensor: torch.Tensor) -> bool:
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A plain CPU tensor with the same values, part of the graph; in a dry rehearsal on meta."""
     return tensor.cpu() if isinstance(tensor, SimTensor) else tensor
-
-
-@contextmanager
-def _numbers_enter_by_copy() -> Iterator[None]:
-    """Lets ``torch.tensor(data, device=...)`` make a CPU tensor and copy it.
-
-    Torch would make an empty meta tensor instead; fake tensors set the same switch.
-    """
-    before = torch._C._only_lift_cpu_tensors()
-    torch._C._set_only_lift_cpu_tensors(True)
-    try:
-        yield
-    finally:
-        torch._C._set_only_lift_cpu_tensors(before)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from baechi.torch.simdev_rnn import RECURRENT
 from baechi.torch.simdev_tensor import SimTensor
 
 __all__ = ["LOWERINGS", "lowered"]
@@ -70,9 +71,17 @@ def scaled_dot_product_attention(
     )[0]
 
 
+def mish_backward(grad_output: SimTensor, self: SimTensor) -> torch.Tensor:
+    """The kernel of CPUs and GPUs; torch has none for meta, and would take the op apart."""
+    op = aten.mish_backward.default
+    return grad_output._simulation.run(op, (grad_output, self), {})  # type: ignore[no-any-return]
+
+
 LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.dropout.default: dropout,
     aten._weight_norm.default: weight_norm,
+    aten.mish_backward.default: mish_backward,
+    **RECURRENT,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }
 

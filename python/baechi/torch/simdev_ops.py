@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,7 +18,7 @@ from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 
-__all__ = ["Simulation", "SimulationMode", "execute", "special"]
+__all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
 
 # An op whose results do not follow from running it on the plain tensors.
 Special = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -125,6 +126,30 @@ class SimulationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
+class FromValues(TorchFunctionMode):
+    """Lets ``torch.tensor(values, device=...)`` make a CPU tensor and copy it to the device.
+
+    Torch would make an empty meta tensor, without asking the other mode.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Steps in for the three functions that take values."""
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if func not in _FROM_VALUES or sim_index(device) is None:
+            return func(*args, **kwargs)
+        if args and isinstance(args[0], torch.Tensor):
+            return func(*args, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        plain = func(*args, **{**kwargs, "device": "cpu"})
+        return plain.to(device).requires_grad_(requires_grad)
+
+
+_FROM_VALUES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+
+
 def execute(
     simulation: Simulation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -152,7 +177,7 @@ def execute(
         raise NoValuesError(str(func)) from error
     if index is None:  # made on the host, in the likeness of a simulated tensor
         return result
-    return _finish(simulation, func, call, result, index)
+    return finish(simulation, func, call, result, index)
 
 
 def _execute_lists(
@@ -164,7 +189,7 @@ def _execute_lists(
     indices = [tensor._index if isinstance(tensor, SimTensor) else HOST for tensor in lists[0]]
     if len(set(indices)) == 1:
         index = common_index(func, call)
-        return _finish(simulation, func, call, func(*call.args, **call.kwargs), index)
+        return finish(simulation, func, call, func(*call.args, **call.kwargs), index)
     results: list[Any] = [None] * len(indices)
     for index in sorted(set(indices)):
         rows = [row for row, other in enumerate(indices) if other == index]
@@ -183,7 +208,7 @@ def _execute_lists(
     return None if results[0] is None else results
 
 
-def _finish(simulation: Simulation, func: Any, call: Call, result: Any, index: int) -> Any:
+def finish(simulation: Simulation, func: Any, call: Call, result: Any, index: int) -> Any:
     """Charges what is new, advances the clock, and wraps the results."""
     books = simulation.books
     plain = _tensors_of(result)

@@ -108,7 +108,7 @@ function boxOfModule(box, [x, y]) {
   const words = isOp ? `${homes}, ${formatNs(box.busy)}` : `${box.ops.toLocaleString("en")} ops, ${formatNs(box.busy)}, ${homes}`;
   const group = svg("g", {
     class: "box", transform: `translate(${x},${y})`, tabindex: 0, role: "button",
-    "aria-label": `${box.name}: ${words}`, "data-name": box.name,
+    "aria-label": `${relativeName(box)}: ${words}`, "data-name": box.name,
   });
   if (isOp && box.unit === graph.marked) group.classList.add("marked");
   group.append(svg("rect", { width: BOX.width, height: BOX.height, rx: 5, class: "back" }));
@@ -119,7 +119,7 @@ function boxOfModule(box, [x, y]) {
     group.append(svg("rect", { x: left, y: 0, width: size, height: 13, fill }));
     left += size;
   }
-  group.append(svg("text", { x: 7, y: 28, class: "name" }, shortened(box.name, 24)));
+  group.append(svg("text", { x: 7, y: 28, class: "name" }, shortened(relativeName(box), 23)));
   group.append(svg("text", { x: 7, y: 42, class: "words" }, shortened(words, 30)));
   if (box.critical) group.append(svg("rect", { y: BOX.height - 2, width: BOX.width, height: 4, class: "critical" }));
   const every = shares.map(([device, ops]) => `${deviceName(device)} ${ops}`).join(", ");
@@ -137,6 +137,12 @@ function boxOfModule(box, [x, y]) {
   return group;
 }
 
+// Where the boxes are ops of several modules, their last names alone would often be the same.
+function relativeName(box) {
+  const from = graph.at.range ? graph.at.parent : graph.at;
+  return pathOf(box).slice(pathOf(from).length).join("/") || box.name;
+}
+
 function shortened(text, most) {
   if (text.length <= most) return text;
   const head = Math.ceil((most - 1) * 0.6);
@@ -145,7 +151,7 @@ function shortened(text, most) {
 
 function pathOf(module) {
   const found = [];
-  for (let at = module; at && at.parent; at = at.parent) if (!at.range || at === module) found.unshift(at.name);
+  for (let at = module; at && at.parent; at = at.parent) if (!at.own && (!at.range || at === module)) found.unshift(at.name);
   return found;
 }
 

@@ -2,7 +2,7 @@
 const charts = new Map();
 const CHART_HEIGHT = 190;
 
-// Columns for uPlot: times, the limit, then sums up to each category, the last one on top.
+// Columns for uPlot: times, sums up to each category, the greatest first, and the limit over all.
 function columnsOf(device) {
   const { categories } = facts.memory[device];
   const times = data[`memory${device}_time`];
@@ -21,27 +21,27 @@ function columnsOf(device) {
     below = sum;
   }
   const limit = new Float64Array(ends.length).fill(facts.devices[device].cap_bytes);
-  return { held, columns: [ends, limit, ...sums.reverse()], names: [...categories].reverse() };
+  return { held, columns: [ends, ...sums.reverse(), limit], names: [...categories].reverse() };
 }
 
 function makeChart(device, host) {
   const { held, columns, names } = columnsOf(device);
   const cap = facts.devices[device].cap_bytes;
-  const top = columns[2] ? columns[2].reduce((most, bytes) => Math.max(most, bytes), 0) : 0;
+  const top = names.length ? columns[1].reduce((most, bytes) => Math.max(most, bytes), 0) : 0;
   const stepped = uPlot.paths.stepped({ align: 1 });
   const atMost = () => (document.getElementById("to-limit").checked ? Math.max(cap, top) : top) * 1.06 || 1;
   const series = [
     { label: "time", value: (_, ns) => (ns === null ? "" : formatNs(ns)) },
-    {
-      label: "limit", stroke: () => css("--text"), dash: [6, 4], width: 1.5, points: { show: false },
-      value: () => formatBytes(cap),
-    },
     ...names.map((name, at) => ({
       label: name, stroke: facts.category_colors[name], fill: facts.category_colors[name], width: 1,
       paths: stepped, points: { show: false },
       value: (_, sum, __, moment) =>
         moment === null || sum === null ? "" : formatBytes(held[names.length - 1 - at][moment]),
     })),
+    {
+      label: "limit", stroke: () => css("--text"), dash: [6, 4], width: 1.5, points: { show: false },
+      value: () => formatBytes(cap),
+    },
   ];
   const axis = { stroke: () => css("--faint"), grid: { stroke: () => css("--line"), width: 1 } };
   const options = {
@@ -67,7 +67,7 @@ function makeChart(device, host) {
   };
   const chart = new uPlot(options, columns, host);
   chart.root.querySelectorAll(".u-series").forEach((row, at) => {
-    if (at > 1) row.title = facts.category_labels[names[at - 2]];
+    if (at > 0 && at <= names.length) row.title = facts.category_labels[names[at - 1]];
   });
   charts.set(device, chart);
 }

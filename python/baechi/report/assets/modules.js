@@ -19,6 +19,7 @@ function makeTree() {
       if (!isLeaf && next.unit !== NONE) {
         const own = newModule(part, next);
         own.unit = next.unit;
+        own.own = true;
         next.unit = NONE;
         next.children.set(part, own);
       }
@@ -27,6 +28,7 @@ function makeTree() {
     if (at.children.size) {
       const own = newModule(parts[parts.length - 1], at);
       own.unit = unit;
+      own.own = true;
       at.children.set(`${own.name}#${unit}`, own);
     } else {
       at.unit = unit;
@@ -41,7 +43,7 @@ function makeTree() {
 }
 
 function newModule(name, parent) {
-  return { name, parent, children: new Map(), unit: NONE, ops: 0, forward: 0, busy: 0, rank: 0, shares: new Map(), critical: 0 };
+  return { name, parent, children: new Map(), unit: NONE, ops: 0, forward: 0, busy: 0, rank: 0, shares: new Map(), critical: 0, own: false };
 }
 
 function sumUp(module, shares) {

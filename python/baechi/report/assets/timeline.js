@@ -189,8 +189,8 @@ function drawRow(pen, made, theme) {
     if (data.density && made.kind === "device" && right - left < 1.5 && code !== selection.code) continue;
     const marked = isCritical && data.is_critical[code];
     if (right < free && !marked && !made.overlaps) continue;
-    drawBar(pen, made, code, [left, Math.max(right, left + 0.6)], y + inset, marked, theme);
-    free = Math.max(free, left + 0.6);
+    drawBar(pen, made, code, [left, Math.max(right, left + 1)], y + inset, marked, theme);
+    free = Math.max(free, left + 1);
     timeline.drawn++;
   }
   pen.restore();
