@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+import torch_models
 from baechi.device_table import device_table
 from baechi.torch.flops import flops_of
 from baechi.torch.pricing import CANNOT_RUN, Price, price, roofline_ns, roofline_ns_many
@@ -27,6 +28,17 @@ def whole(op: str = "op", **fields: Any) -> Work:
     return Work(
         op, **{"op_class": "matmul", "flops": 0, "bytes_moved": 0, "dtype": "fp32"} | fields
     )
+
+
+class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
 
 
 def test_a_call_takes_its_launch_and_the_longer_of_computing_and_moving() -> None:
@@ -194,19 +206,9 @@ def test_a_model_counts_as_pytorchs_counter_counts_it() -> None:
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 5)
     ).to("meta")
-    calls: list[Any] = []
-
-    class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            out = func(*args, **(kwargs or {}))
-            calls.append((func, args, kwargs or {}, out))
-            return out
-
-    with FlopCounterMode(display=False) as counter, Recorder():
+    with FlopCounterMode(display=False) as counter, Recorder() as recorder:
         model(empty(2, 3, 8, 8)).sum().backward()
-    assert sum(work_of(*call).flops for call in calls) == counter.get_total_flops() > 0
+    assert sum(work_of(*call).flops for call in recorder.calls) == counter.get_total_flops() > 0
 
 
 def test_looking_up_rows_reads_those_rows_alone() -> None:
@@ -274,3 +276,24 @@ def test_equal_signatures_are_looked_at_once() -> None:
     a, b = empty(2, 3), empty(3, 4)
     call = (aten.mm.default, (a, b), {}, empty(2, 4))
     assert list(works_of([call, call])) == ["aten.mm.default(float32[2,3], float32[3,4])"]
+
+
+def test_an_op_that_arrives_at_the_device_as_itself_is_taken_apart_once() -> None:
+    channel = empty(3)
+    args = (empty(2, 3, 4, 4), channel, channel, channel, channel, True, 0.1, 1e-5)
+    found = work(aten.native_batch_norm.default, *args)
+    assert (found.num_kernels, found.parts) == (1, ())
+
+
+@pytest.mark.parametrize("name", ["resnet", "gnmt", "packed-lstm", "moe-loop", "gpt2"])
+def test_every_op_of_a_training_step_is_counted(name: str) -> None:
+    sample = torch_models.BY_NAME[name].build()
+    with FlopCounterMode(display=False) as counter, Recorder() as recorder:
+        sample.loss().backward()
+    total = sum(work_of(*call).flops for call in recorder.calls)
+    # PyTorch's counter takes the pairs that a causal mask hides for multiplied.
+    share = 0.95 if name == "gpt2" else 1
+    assert share * counter.get_total_flops() <= total <= counter.get_total_flops()
+    prices = roofline_ns_many(works_of(recorder.calls).values(), H100)
+    assert (prices >= 0).all()
+    assert prices.sum() > 0

@@ -87,13 +87,23 @@ def work_of(
         modes: settings of the types; by default no autocast, and TF32 for convolutions alone.
     """
     modes = MathModes() if modes is None else modes
-    named = named_arguments(func, args, kwargs)
-    if _runs_nothing(func, named):
-        return Work(str(func), "other", 0, 0, "fp32", 0, is_view=True)
-    if _is_made_of_others(func):
+    if _is_made_of_others(func) and not _runs_nothing(func, named_arguments(func, args, kwargs)):
         parts = _parts(func, args, kwargs, modes)
         if parts is not None:
             return _joined(func, parts)
+    return _work_of_one(func, args, kwargs, out, modes)
+
+
+def _work_of_one(
+    func: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Any,
+    modes: MathModes,
+) -> Work:
+    named = named_arguments(func, args, kwargs)
+    if _runs_nothing(func, named):
+        return Work(str(func), "other", 0, 0, "fp32", 0, is_view=True)
     flops = flops_of(func, args, kwargs, out)
     return Work(
         op=str(func),
@@ -132,7 +142,8 @@ class _Parts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.works.append(work_of(func, args, kwargs or {}, out, self.modes))
+        # What arrives here is not taken apart again: some ops arrive as themselves.
+        self.works.append(_work_of_one(func, args, kwargs or {}, out, self.modes))
         return out
 
 
