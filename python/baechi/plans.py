@@ -214,11 +214,11 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
-        """Reads a plan.
+        """Reads a plan; of a file that holds the plan of a model, a `baechi.torch.ModelPlan`.
 
         Args:
             path: a file that `save` wrote; a person may have changed devices in it.
-            graph: if given, the plan is checked against it.
+            graph: if given, the plan is checked against it (a model plan against a model).
 
         Raises:
             InputError: not a plan; the message names the file and the field.
@@ -228,6 +228,10 @@ class Plan:
         from baechi.formats.plan_json import read_plan
 
         plan = read_plan(path)
+        if plan is None:
+            from baechi.torch.model_plan import ModelPlan
+
+            return ModelPlan.load(path, graph)  # type: ignore[arg-type, return-value]
         if graph is not None:
             plan.check(graph)
         return plan

@@ -86,7 +86,9 @@ def random_case(
 
 
 def move(case: Case) -> None:
-    by_tensor = {id(w): case.homes[n] for n, w in named_weights(case.sample.model) if n in case.homes}
+    by_tensor = {
+        id(w): case.homes[n] for n, w in named_weights(case.sample.model) if n in case.homes
+    }
     move_weights(
         case.sample.model, {n: by_tensor[id(w)] for n, w in named_weights(case.sample.model)}
     )
