@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import torch
 
-from baechi.torch.ledger import Memory
+from baechi.torch.memory import Memory
+from baechi.torch.outcomes import evaluate
 from baechi.torch.parameters import move_weights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.planning import Planned, study
-from baechi.torch.search import evaluate
 from baechi.torch.simdev import resolve, simulated
 from torch_models import BY_NAME, Sample, loss_of
 

@@ -12,7 +12,7 @@ from baechi.cluster import Cluster
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
 from baechi.torch.optimizers import Optimizer
-from baechi.torch.search import Outcome
+from baechi.torch.outcomes import Outcome
 from baechi.torch.tasks import Task
 
 __all__ = ["Context", "draft"]

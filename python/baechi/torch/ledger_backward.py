@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 
-from baechi.torch.ledger import ACTIVATIONS, COPIES, GRADIENTS, Moved, Replay
+from baechi.torch.ledger import Replay
+from baechi.torch.memory import ACTIVATIONS, COPIES, GRADIENTS, Moved
 from baechi.torch.trace import Function
 
 __all__ = ["Backward"]

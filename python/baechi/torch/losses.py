@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 import torch
 
@@ -30,7 +30,7 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         found = loss(output)
         if not _is_scalar(found):
             raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
-        return cast(torch.Tensor, found)
+        return found
     candidates = [output]
     if hasattr(output, "loss"):
         candidates.append(output.loss)
@@ -52,7 +52,7 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
     )
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 

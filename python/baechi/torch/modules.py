@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from baechi.torch.ledger import HOST
+from baechi.torch.memory import HOST
 from baechi.torch.trace import Trace
 
 __all__ = ["UNKNOWN", "Layout", "Units", "find_units", "lay_out"]

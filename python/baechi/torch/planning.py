@@ -20,8 +20,9 @@ from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
+from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
-from baechi.torch.search import Outcome, search
+from baechi.torch.search import search
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing import trace_call
 from baechi.units import format_bytes

@@ -11,7 +11,7 @@ from torch.fx import Node
 from baechi.errors import InputError
 from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
 from baechi.torch.fingerprints import ties_of
-from baechi.torch.ledger import replay
+from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.program import Program
 from baechi.torch.recorder import Recorder, tensors_in
@@ -199,7 +199,7 @@ def trace_program(
         ties,
     )
     recorder.position = ("step end", 0)
-    _hold(trace, recorder.deaths)
+    hold(trace, recorder.deaths)
     return trace
 
 
@@ -220,24 +220,6 @@ def _run_loss(
     step.makes = [tracing.add_value(scalar, len(tracing.steps) - 1)]
     ids.extend(step.makes)
     return step.makes[0], scalar
-
-
-def _hold(trace: Trace, deaths: Mapping[int, tuple[str, int]]) -> None:
-    """Marks the storages that lived longer than the program and autograd explain.
-
-    Python locals of an eager model keep tensors, and so do recomputed regions. What was still
-    there at the end of the step is not held: the caller's outputs, gradients.
-    """
-    homes = {i: 0 for i, s in enumerate(trace.storages) if s.kind not in ("made", "input")}
-    alone = replay(trace, [0] * len(trace.steps), homes, 1)
-    ranks: dict[tuple[str, int], int] = {("step", i): i for i in range(len(trace.steps))}
-    ranks["end", 0] = len(ranks)
-    for function in alone.order:
-        ranks["function", function] = len(ranks)
-    for at, explained in alone.deaths.items():
-        seen = deaths.get(at)
-        if seen in ranks and ranks[seen] > ranks[explained]:
-            trace.storages[at].held_until = seen
 
 
 def _run_node(
