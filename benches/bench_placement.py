@@ -81,7 +81,7 @@ def bench_m_etf_on_wide_blocks(timed, scaled, make):
 
 
 def bench_m_etf_on_one_op_with_many_outputs(timed, scaled, make):
-    """Thousands of ready ops wait for one channel; what is ready is not scored for each transfer."""
+    """Thousands of ready ops wait for one channel: they are not scored for each transfer."""
     num_outputs = scaled(20_000)
     rng = np.random.default_rng(1)
     graph = baechi.Graph.from_arrays(

@@ -192,7 +192,7 @@ def test_an_edge_without_tensors_only_orders():
 
 
 def test_a_replay_waits_for_a_producer_on_another_device_that_sends_nothing():
-    """Here, and only here, ours leaves the original's letter: there the consumer would run first."""
+    """Here ours leaves the original's letter: there the consumer runs before its producer."""
     ends = []
     for replay in (tf.virtual_scheduler, baseline_tf.virtual_scheduler):
         graph = small_graph({0: 5, 1: 1}, [(0, 1, 99)], {0: 2, 1: 2})

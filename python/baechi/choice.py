@@ -21,7 +21,7 @@ Outcome = Schedule | Failure | SolverError
 
 
 def best_of_all(placer: Placer) -> tuple[str, Schedule, tuple[Candidate, ...]]:
-    """The shortest step that fits, the first on a tie: its algorithm, schedule, and all that was tried.
+    """The shortest step that fits: its algorithm, its schedule, and all that was tried.
 
     Raises:
         OutOfMemoryError: nothing was found; of the algorithm that placed most ops.
@@ -76,7 +76,7 @@ def _outcome(placer: Placer, name: str) -> Outcome:
 
 
 def _grouped(placer: Placer) -> list[tuple[str, Outcome]]:
-    """What some algorithms find on the grouped graph, for all ops; nothing where it is not smaller."""
+    """What some algorithms find on the grouped graph; nothing where that is not smaller."""
     setting = placer.setting
     if setting.rules != "physical":
         return []

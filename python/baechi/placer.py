@@ -36,6 +36,7 @@ class Placer:
         seed: int,
         repair: bool,
     ) -> None:
+        """Checks the options, which are those of `place`."""
         self.setting = setting
         self.threshold = threshold
         self.favorites_used: str | None = None
@@ -58,7 +59,7 @@ class Placer:
         return Placer(setting, "none", None, self._seed, self._repair)
 
     def run(self, algorithm: str, *, quick: bool = False) -> Schedule:
-        """The schedule of one algorithm; `quick` takes greedy favorites where the program is large."""
+        """The schedule of one algorithm; `quick` takes greedy favorites of large graphs."""
         setting = self.setting
         favorites = self._favorites(quick) if algorithm.startswith("m-sct") else None
         with with_names(setting.graph, setting.cluster):
