@@ -78,7 +78,7 @@ def _outcome(placer: Placer, name: str) -> Outcome:
 def _grouped(placer: Placer) -> list[tuple[str, Outcome]]:
     """What some algorithms find on the grouped graph; nothing where that is not smaller."""
     setting = placer.setting
-    if setting.rules != "physical":
+    if setting.rules != "physical" or setting.graph.num_ops < 2:
         return []
     grouping = group(setting.graph, retention=setting.retention)
     if grouping.graph.num_ops == setting.graph.num_ops:

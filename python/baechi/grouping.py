@@ -190,7 +190,7 @@ def group(
     if "coplace" in steps:
         limit = UNLIMITED_BYTES if most_bytes is None else _limit(most_bytes)
         labels = _core.coplace(base.flatten(), dense(labels), limit)
-    if "fuse" in steps:
+    if "fuse" in steps and base.num_ops:
         grouped, node_of = _fused(base, labels, retention)
     else:
         grouped, node_of = _regrouped(base, labels), np.arange(base.num_ops, dtype=np.int32)
