@@ -114,6 +114,16 @@ def test_what_is_not_found_ends_with_code_4_and_a_limit_on_demand(
     assert baechi.place(baechi.load_graph(graph), sizes, "single").fits
 
 
+def test_a_plan_over_a_limit_is_shown_and_ends_with_code_4(files: Files, capsys: Capture) -> None:
+    words = ("-d", "2x20MiB", "-a", "m-topo", "--rules", "baechi-tf")
+    done = run(capsys, "plan", files.graph, *words)
+    assert done.code == 4
+    assert done.out.startswith("does not fit: gpu:")
+    found = valid(run(capsys, "plan", files.graph, *words, "--json"), "plan")
+    assert found["fits"] is False
+    assert all(line["held_bytes"] == {} for line in found["devices"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

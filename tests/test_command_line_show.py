@@ -153,3 +153,37 @@ def test_perturb_gives_the_same_distribution_for_the_same_seed(
     text = run(capsys, *words[:-1]).out
     assert "as it is" in text
     assert "made anew" in text
+
+
+def test_a_report_is_written_with_a_trace(files: Files, capsys: Capture, tmp_path: Path) -> None:
+    page, trace = tmp_path / "report.html", tmp_path / "trace.json"
+    words = ("report", files.graph, files.plan, "-o", str(page), "--trace", str(trace))
+    done = run(capsys, *words)
+    assert done.err == f"baechi: the report is in {page}\nbaechi: the trace is in {trace}\n"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert "round-robin" not in page.read_text()
+    assert json.loads(trace.read_text())["traceEvents"]
+    found = valid(run(capsys, *words, "--compare", "--json"), "report")
+    assert found["file_bytes"] == page.stat().st_size
+    assert found["makespan_ns"] == baechi.Plan.load(files.plan).makespan_ns
+    assert "round-robin" in page.read_text()
+
+
+def test_a_report_takes_a_bare_placement_on_other_devices(
+    files: Files, capsys: Capture, tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    words = ("report", files.graph, files.placement(), "-d", "2x1MiB", "-o", str(page), "--json")
+    assert valid(run(capsys, *words), "report")["fits"] is False
+
+
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_plan_and_simulate_write_a_trace(
+    files: Files, capsys: Capture, tmp_path: Path, command: str
+) -> None:
+    trace = tmp_path / "trace.json"
+    placement = [files.plan] if command == "simulate" else ["-a", "m-sct"]
+    words = (command, files.graph, *placement, "-d", files.cluster, "--trace", str(trace))
+    assert run(capsys, *words).err.endswith(f"the trace is in {trace}\n")
+    ops = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert len(ops) >= baechi.load_graph(files.graph).num_ops

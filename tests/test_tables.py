@@ -124,6 +124,14 @@ def test_the_least_important_columns_go_first() -> None:
     assert [column.heading for column in fitted(columns, 1)] == ["a"]
 
 
+def test_a_column_that_is_too_wide_does_not_take_others_with_it() -> None:
+    columns = [
+        Column(heading=heading, cells=["x" * width], importance=importance)
+        for heading, width, importance in (("a", 4, 3), ("b", 90, 2), ("c", 4, 1))
+    ]
+    assert [column.heading for column in fitted(columns, 60)] == ["a", "c"]
+
+
 def test_names_are_never_read_as_markup() -> None:
     odd = line("[red]d0[/red]:smile:", 50)
     assert "[red]d0[/red]:smile:" in str(Summary(headline="a [b]plan[/b]", devices=(odd,)))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from baechi.torch import simdev
 
@@ -236,3 +237,44 @@ def test_inference_mode_takes_the_same_kernels() -> None:
         expected = layer.train()(x, x, x)[0]
         placed = layer.to(FIRST)(*[x.to(FIRST)] * 3)[0]
         assert torch.equal(placed.cpu(), expected)
+
+
+RECURRENT: dict[str, Callable[[], nn.Module]] = {
+    "lstm": lambda: nn.LSTM(3, 4, num_layers=2, dropout=0.5, bidirectional=True),
+    "lstm without biases": lambda: nn.LSTM(3, 4, bias=False),
+    "lstm in float64": lambda: nn.LSTM(3, 4, num_layers=2).double(),
+    "lstm with a projection": lambda: nn.LSTM(3, 4, proj_size=2, bidirectional=True),
+    "gru": lambda: nn.GRU(3, 4, num_layers=2, dropout=0.5, bidirectional=True),
+    "rnn": lambda: nn.RNN(3, 4, nonlinearity="relu"),
+}
+
+
+def recurrent_step(layer: nn.Module, lengths: Tensor | None, device: object) -> list[Tensor]:
+    torch.manual_seed(1)
+    layer.to(device)
+    x = torch.randn(5, 4, 3, dtype=next(layer.parameters()).dtype).to(device).requires_grad_()
+    if lengths is None:
+        output, _ = layer(x)
+    else:
+        packed, _ = layer(pack_padded_sequence(x, lengths, enforce_sorted=False))
+        output = pad_packed_sequence(packed)[0]
+    output.square().sum().backward()
+    return [t.detach().cpu() for t in (output, x.grad, *(p.grad for p in layer.parameters()))]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("lengths", [None, torch.tensor([5, 2, 4, 1])], ids=["whole", "packed"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_have_the_bits_of_the_cpu_and_dry_their_bytes(
+    name: str, lengths: Tensor | None
+) -> None:
+    torch.manual_seed(0)
+    layer = RECURRENT[name]()
+    expected = recurrent_step(copy.deepcopy(layer), lengths, "cpu")
+    peaks = []
+    for dry in (False, True):
+        with simdev.simulated(1, dry=dry) as devices:
+            found = recurrent_step(copy.deepcopy(layer), lengths, FIRST)
+            peaks.append(devices.peak_bytes(0))
+            assert dry or all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert peaks[0] == peaks[1]

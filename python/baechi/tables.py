@@ -216,11 +216,13 @@ def bar(share: float, *, blocks: bool = False) -> str:
 
 
 def fitted(columns: Sequence[Column], width: int) -> list[Column]:
-    """The most important columns that fit a width, in their order; at least the first of all."""
-    left = list(columns)
-    while len(left) > 1 and _width(left) > width:
-        left.remove(min(left, key=lambda column: column.importance))
-    return left
+    """The columns that fit a width, the most important first; at least the most important."""
+    by_rank = sorted(range(len(columns)), key=lambda at: -columns[at].importance)
+    kept = set(by_rank[:1])
+    for at in by_rank[1:]:
+        if _width([columns[k] for k in (*kept, at)]) <= width:
+            kept.add(at)
+    return [columns[at] for at in sorted(kept)]
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -22,6 +22,7 @@ COMMANDS = {
     "compare": "all algorithms side by side",
     "show": "a graph, plan or cluster in words: what holds the memory, what takes the time",
     "diff": "what differs between two plans",
+    "report": "one HTML file with timeline, memory and graph of a plan",
     "convert": "write a graph, plan or cluster in another format",
     "perturb": "how a plan stands other costs and links than were predicted",
     "favorites": "m-SCT's favorite children, with the bounds of their linear program",

@@ -47,7 +47,8 @@ def _shown(cluster: Cluster, width: int) -> list[RenderableType]:
     ]
     return [
         hanging(
-            f"{cluster.num_devices} devices with {total}, {cluster.channels} channels",
+            f"{cluster.num_devices} device{'s' if cluster.num_devices > 1 else ''} with {total}, "
+            f"{cluster.channels} channels",
             width,
             "bold",
         ),

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from baechi.cli import arguments as shared
+from baechi.cli import traces
 from baechi.cli.documents import plan_document
 from baechi.cli.failures import NOT_FOUND
 from baechi.cli.output import Outcome, progress
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where nothing is found, look for memory that is enough",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="save the plan, - for stdout")
+    traces.add_trace(parser)
     shared.add_json(parser)
 
 
@@ -51,18 +53,27 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Places, saves and shows."""
     graph = shared.read_graph(arguments.graph)
     plan = _placed(graph, arguments)
-    words: tuple[str, ...] = ()
+    words = _traced(graph, plan, arguments.trace)
+    code = 0 if plan.fits else NOT_FOUND
     if arguments.output == "-":
-        return Outcome(raw=plan.to_json(), code=0 if plan.fits else NOT_FOUND)
+        return Outcome(raw=plan.to_json(), words=words, code=code)
     if arguments.output:
         plan.save(arguments.output)
-        words = (f"the plan is in {arguments.output}",)
+        words = (f"the plan is in {arguments.output}", *words)
     return Outcome(
         document=lambda: {**plan_document(plan), "file": arguments.output},
         shown=lambda width, blocks: plan.summary.renderables(width, blocks=blocks),
         words=words,
-        code=0 if plan.fits else NOT_FOUND,
+        code=code,
     )
+
+
+def _traced(graph: Graph, plan: Plan, path: str | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    from baechi.simulation import simulate
+
+    return traces.write(path, simulate(graph, plan.provenance.cluster, plan))
 
 
 def _placed(graph: Graph, arguments: argparse.Namespace) -> Plan:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from baechi.cli import arguments as shared
+from baechi.cli import traces
 from baechi.cli.documents import schedule_document
 from baechi.cli.failures import INFEASIBLE
 from baechi.cli.output import Outcome, progress
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ops", action="store_true", help="with --json: every op and transfer with its times"
     )
+    traces.add_trace(parser)
     shared.add_json(parser)
 
 
@@ -61,6 +63,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             "notes": list(notes),
         },
         shown=shown,
+        words=traces.write(arguments.trace, schedule),
         code=0 if schedule.fits else INFEASIBLE,
     )
 

@@ -130,9 +130,12 @@ class _Timer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._has_events:
             start = torch.Event(self._device, enable_timing=True)
             end = torch.Event(self._device, enable_timing=True)
-            start.record()
+            stream = torch.accelerator.current_stream(
+                self._device
+            )  # its device need not be current
+            start.record(stream)
             out = func(*args, **kwargs)
-            end.record()
+            end.record(stream)
             self._events.append((signature, start, end))
             return out
         before = self._clock()

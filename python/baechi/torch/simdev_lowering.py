@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from baechi.torch.simdev_rnn import RECURRENT
 from baechi.torch.simdev_tensor import SimTensor
 
 __all__ = ["LOWERINGS", "lowered"]
@@ -80,6 +81,7 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.dropout.default: dropout,
     aten._weight_norm.default: weight_norm,
     aten.mish_backward.default: mish_backward,
+    **RECURRENT,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }
 

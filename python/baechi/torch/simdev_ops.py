@@ -18,7 +18,7 @@ from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 
-__all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "special"]
+__all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
 
 # An op whose results do not follow from running it on the plain tensors.
 Special = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -177,7 +177,7 @@ def execute(
         raise NoValuesError(str(func)) from error
     if index is None:  # made on the host, in the likeness of a simulated tensor
         return result
-    return _finish(simulation, func, call, result, index)
+    return finish(simulation, func, call, result, index)
 
 
 def _execute_lists(
@@ -189,7 +189,7 @@ def _execute_lists(
     indices = [tensor._index if isinstance(tensor, SimTensor) else HOST for tensor in lists[0]]
     if len(set(indices)) == 1:
         index = common_index(func, call)
-        return _finish(simulation, func, call, func(*call.args, **call.kwargs), index)
+        return finish(simulation, func, call, func(*call.args, **call.kwargs), index)
     results: list[Any] = [None] * len(indices)
     for index in sorted(set(indices)):
         rows = [row for row, other in enumerate(indices) if other == index]
@@ -208,7 +208,7 @@ def _execute_lists(
     return None if results[0] is None else results
 
 
-def _finish(simulation: Simulation, func: Any, call: Call, result: Any, index: int) -> Any:
+def finish(simulation: Simulation, func: Any, call: Call, result: Any, index: int) -> Any:
     """Charges what is new, advances the clock, and wraps the results."""
     books = simulation.books
     plain = _tensors_of(result)
