@@ -134,3 +134,10 @@ def changed_inputs(graph: Graph, groups: Iterable[tuple[str, ...]]) -> frozenset
     return frozenset(
         node.name for node in graph.nodes if node.op == "placeholder" and node.name in changed
     )
+
+
+def written_nodes(node: Node) -> list[Node]:
+    """The nodes whose values an op changes in place."""
+    if node.op != "call_function":
+        return []
+    return [used for used, is_written in _aliased(node) if is_written]

@@ -112,6 +112,9 @@ def _inputs(
     named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     named |= dict(model.named_buffers(remove_duplicate=False))
     attributes = plain_tensors(model)
+    names_of: dict[int, list[str]] = {}
+    for name, weight in named.items():
+        names_of.setdefault(id(weight), []).append(name)
     first: dict[int, Node] = {}
     inputs: dict[Node, ProgramInput] = {}
     num_users = 0
@@ -125,7 +128,8 @@ def _inputs(
             owner = first.setdefault(id(named[name]), node)
             if owner is node:
                 kind = "parameter" if spec.kind == InputKind.PARAMETER else "buffer"
-                inputs[node] = ProgramInput(kind=kind, name=name)  # type: ignore[arg-type]
+                name, *ties = names_of[id(named[name])]
+                inputs[node] = ProgramInput(kind=kind, name=name, ties=tuple(ties))  # type: ignore[arg-type]
             else:
                 node.replace_all_uses_with(owner)
                 graph.erase_node(node)

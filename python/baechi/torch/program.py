@@ -27,6 +27,7 @@ class ProgramInput:
         value: of a constant, the tensor.
         is_attribute: whether a constant is a plain tensor attribute of the model, to be read
             there again at each call.
+        ties: of a parameter or buffer, the other names of the same tensor.
     """
 
     kind: Literal["parameter", "buffer", "constant", "user"]
@@ -34,6 +35,7 @@ class ProgramInput:
     index: int = -1
     value: torch.Tensor | None = None
     is_attribute: bool = False
+    ties: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
