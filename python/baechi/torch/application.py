@@ -17,33 +17,29 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
-from torch.overrides import _len_torch_function_stack, _pop_mode_temporarily
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.errors import InputError, PlacementError
-from baechi.torch.applied_class import STATE, applied_class, change_class, original_class
+from baechi.torch.applied_class import STATE, change_class, original_class
 from baechi.torch.call_keys import OpaqueError, call_key
 from baechi.torch.capture import capture
 from baechi.torch.frames import Frame
 from baechi.torch.guards import Guard
-from baechi.torch.module_homes import module_devices
 from baechi.torch.module_hooks import (
-    add_hooks,
     detached_hooks,
     finish_outputs,
     finish_pass,
     move_arguments,
-    remove_hooks,
 )
 from baechi.torch.operands import common_device
-from baechi.torch.parameters import MovedWeights, move_back, move_weights, weight_devices
+from baechi.torch.parameters import MovedWeights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
 from baechi.torch.runtime import ModuleRuntime
 
-__all__ = ["Application", "Status", "apply_placement", "remove_placement", "status"]
+__all__ = ["LEVELS", "Application", "Status"]
 
 LEVELS = ("auto", "op", "module")
 MAX_GRAPHS = 8
@@ -88,11 +84,10 @@ class Application:
     ) -> None:
         """Starts without graphs: they are made at the calls that need them."""
         self.placement, self.moved, self.runtime, self.level = placement, moved, runtime, level
-        self._start()
-        self._programs = programs
+        self._start(tuple(programs))
 
-    def _start(self) -> None:
-        self._programs: Sequence[Program] = ()
+    def _start(self, programs: tuple[Program, ...] = ()) -> None:
+        self._programs = programs
         self._graphs: dict[Any, list[_Graph]] = {}
         self._seen: set[Any] = set()
         self._refused: dict[Any, str] = {}
@@ -169,7 +164,8 @@ class Application:
         try:
             key: Any = call_key(args, kwargs)
         except OpaqueError as error:
-            return self._fall_back(f"the call passes a {error}, which no graph takes")
+            self._fall_back(f"the call passes a {error}, which no graph takes")
+            return None
         autocast = [torch.get_autocast_dtype(kind) for kind in self._active_autocasts()]
         key = key, torch.is_grad_enabled(), model.training, *autocast
         for graph in self._graphs.get(key, ()):
@@ -187,20 +183,41 @@ class Application:
         autocast: torch.dtype | None,
     ) -> _Graph | None:
         """A new graph for a call, where there should be one."""
-        if key in self._refused:
-            return self._fall_back(self._refused[key])
-        if self.num_graphs >= MAX_GRAPHS:
-            return self._fall_back(f"there are {MAX_GRAPHS} graphs already")
-        is_other_shape = any(other[1:] == key[1:] for other in self._graphs)
-        if is_other_shape and key not in self._seen and self.level == "auto":
+        relatives = [other for other in self._graphs if other[1:] == key[1:]]
+        for graph in [graph for other in relatives for graph in self._graphs[other]]:
+            if has_form(graph.placed.program, args, kwargs) and graph.guard.holds():
+                self._graphs.setdefault(key, []).append(graph)  # the same call in another spelling
+                return graph
+        reason = self._refused.get(key)
+        if reason is None and self.num_graphs >= MAX_GRAPHS:
+            reason = f"there are {MAX_GRAPHS} graphs already"
+        if reason is None and relatives and key not in self._seen and self.level == "auto":
             self._seen.add(key)
-            return self._fall_back("the inputs have a form that was not planned; next time a graph")
-        try:
-            program = self._program(model, args, kwargs, autocast)
-            placed = place_program(program, *self.placement.place(model, program))
-        except InputError as error:
-            self._refused[key] = str(error).splitlines()[0]
-            return self._fall_back(self._refused[key])
+            reason = "the inputs have a form that was not planned, and may not come again"
+            if key in self._graphs:
+                reason = "the model has changed since its graph was made"
+        if reason is None:
+            try:
+                return self._add_graph(model, key, args, kwargs, autocast)
+            except InputError as error:
+                reason = self._refused[key] = str(error).splitlines()[0]
+        self._fall_back(reason)
+        return None
+
+    def _add_graph(
+        self,
+        model: nn.Module,
+        key: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: torch.dtype | None,
+    ) -> _Graph:
+        program = self._program(model, args, kwargs, autocast)
+        devices, homes = self.placement.place(model, program)
+        for name, weight in named_weights(model):
+            if weight.device != homes.get(name, weight.device):
+                raise InputError(f'"{name}" is on {weight.device}, the plan has {homes[name]}')
+        placed = place_program(program, devices, homes)
         graph = _Graph(placed, Guard(model))
         self._graphs.setdefault(key, []).append(graph)
         self.num_graphs += 1
@@ -214,10 +231,11 @@ class Application:
         autocast: torch.dtype | None,
     ) -> Program:
         flags = tuple(module.training for module in model.modules())
-        for program in self._programs:
-            if program.training_flags == flags and is_call_of(program, args, kwargs, autocast):
-                return program
         is_enabled = torch.is_grad_enabled()
+        for program in self._programs:
+            is_same_mode = program.training_flags == flags and program.grad_enabled == is_enabled
+            if is_same_mode and autocast is None and has_form(program, args, kwargs):
+                return program
         if len(set(flags)) == 1 and flags[0] != is_enabled:
             modes = "training mode without gradients", "evaluation mode with gradients"
             raise InputError(f"the model is in {modes[is_enabled]}, for which no graph is made")
@@ -240,12 +258,8 @@ class Application:
         self.reasons[reason] += 1
 
 
-def is_call_of(
-    program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], autocast: torch.dtype | None
-) -> bool:
-    """Whether a program was captured for a call like this one."""
-    if autocast is not None or program.grad_enabled != torch.is_grad_enabled():
-        return False
+def has_form(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a program was captured for a call with such inputs."""
     try:
         tensors = program.bind(args, kwargs)
     except InputError:
@@ -270,7 +284,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(detached_hooks(model))
         stack.enter_context(_disable_current_modes())
-        for _ in range(_len_torch_function_stack()):
+        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
             stack.enter_context(_pop_mode_temporarily())
         change_class(model, original_class(model))
         try:
@@ -278,70 +292,3 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
         finally:
             change_class(model, applied)
             vars(model)[STATE] = state
-
-
-def apply_placement(
-    model: nn.Module,
-    placement: ModulePlacement,
-    *,
-    optimizers: Sequence[Optimizer] = (),
-    level: str = "auto",
-    outputs: str = "where-computed",
-    programs: Sequence[Program] = (),
-) -> nn.Module:
-    """Moves the weights of a model to their devices and lets it run there; returns the model.
-
-    Args:
-        model: it stays the same object, and so do its parameters.
-        placement: devices by module path.
-        optimizers: made before and used already; their state moves with the parameters.
-        level: "auto" runs placed graphs where they may stand for the model; "op" raises
-            PlacementError where they may not; "module" never does.
-        outputs: "where-computed", or "inputs" for the device of the first input tensor.
-        programs: captured before, so that the calls they were captured for need not be again.
-
-    Raises:
-        InputError: the model is applied already, or something has no device.
-        PlacementError: a weight cannot be moved.
-    """
-    if level not in LEVELS:
-        raise InputError(f'level is "{level}"', hint=f"one of {', '.join(LEVELS)}")
-    if STATE in vars(model):
-        raise InputError("a plan is applied to the model already", hint="remove it first")
-    homes = module_devices(model, placement.modules)
-    changed = applied_class(type(model))
-    moved = move_weights(model, weight_devices(model, homes), optimizers=optimizers)
-    runtime = add_hooks(model, placement.modules, outputs=outputs, with_root=False)
-    vars(model)[STATE] = Application(placement, moved, runtime, level, programs)
-    change_class(model, changed)
-    return model
-
-
-def remove_placement(model: nn.Module, *, optimizers: Sequence[Optimizer] = ()) -> nn.Module:
-    """Gives back the model as it was, with the weights as they are now; returns the model."""
-    application = _application(model)
-    move_back(model, application.moved, optimizers=optimizers)
-    remove_hooks(model)
-    change_class(model, original_class(model))
-    del vars(model)[STATE]
-    return model
-
-
-def status(model: nn.Module) -> Status:
-    """How the model has been running since the plan was applied."""
-    application = _application(model)
-    calls = application.calls
-    return Status(
-        application.last,
-        calls["op"],
-        calls["module"],
-        application.num_graphs,
-        dict(application.reasons),
-    )
-
-
-def _application(model: nn.Module) -> Application:
-    found = vars(model).get(STATE)
-    if not isinstance(found, Application):
-        raise InputError("no plan is applied to the model", hint="plan.apply(model)")
-    return found

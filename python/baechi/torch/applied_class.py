@@ -16,7 +16,7 @@ _ORIGINAL = "_baechi_original_class"
 
 
 @functools.cache
-def applied_class(original: type[nn.Module]) -> type[nn.Module]:
+def applied_class(original: type[Any]) -> type[nn.Module]:
     """A subclass whose forward asks the `Application` that the model holds."""
 
     @functools.wraps(original.forward)
@@ -25,7 +25,8 @@ def applied_class(original: type[nn.Module]) -> type[nn.Module]:
 
     def reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles by the user's class, because this one has no place to be found at."""
-        function, args, *rest = original.__reduce_ex__(self, protocol)
+        base: Any = original
+        function, args, *rest = base.__reduce_ex__(self, protocol)
         plain = tuple(original if value is type(self) else value for value in args)
         return _make, (original, function, plain), *rest
 
@@ -59,5 +60,5 @@ def change_class(model: nn.Module, cls: type[nn.Module]) -> None:
 
 def _make(original: type[nn.Module], function: Any, args: tuple[Any, ...]) -> nn.Module:
     model: nn.Module = function(*args)
-    change_class(model, applied_class(original))
+    change_class(model, applied_class(original))  # type: ignore[arg-type]
     return model

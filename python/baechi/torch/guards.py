@@ -29,8 +29,9 @@ class Guard:
         self._values = self._read_attributes()
         self._tables = [module._modules for module in modules if module._modules]
         self._children = self._read_children()
-        weights = [table for x in modules for table in (x._parameters, x._buffers) if table]
-        self._weights: list[Mapping[str, Any]] = weights
+        self._weights: list[Mapping[str, Any]] = []
+        for module in modules:
+            self._weights += [table for table in (module._parameters, module._buffers) if table]
         self._kinds = self._read_kinds()
         self._hooks = [getattr(module, kind) for module in modules[1:] for kind in _HOOKS]
         self._num_hooks = sum(map(len, self._hooks))

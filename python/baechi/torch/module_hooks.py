@@ -62,6 +62,8 @@ class Enter:
         frames = self.runtime.state.frames
         device = self.device
         if frames:
+            if isinstance(module, _PASSING) and _passes_on(module):
+                return None
             top = frames[-1]
             if top.module is module:
                 top.depth += 1
@@ -73,6 +75,15 @@ class Enter:
         if device is None:
             return None
         return move_arguments(self.runtime, frame, args, kwargs)
+
+
+# Where these do nothing they are nowhere: a graph has no op for them either.
+_PASSING = (nn.Identity, nn.modules.dropout._DropoutNd)
+
+
+def _passes_on(module: nn.Module) -> bool:
+    """Whether a module of those kinds returns its input as it is."""
+    return not module.training or getattr(module, "p", 0) == 0
 
 
 def move_arguments(
