@@ -192,6 +192,25 @@ def test_integers_are_counted_as_on_an_accelerator() -> None:
         assert torch.histc(x, bins=4, min=0, max=7).tolist() == [1, 2, 1, 0]
 
 
+def test_programs_may_branch_on_small_integers_in_a_dry_rehearsal() -> None:
+    with simdev.simulated(2, dry=True):
+        mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).to(FIRST)
+        assert not mask.bool().all()
+        lengths = mask.sum(1).to(SECOND)
+        assert lengths.tolist() == lengths.cpu().tolist() == [2, 3]
+        assert torch.randn(2, 3, device=FIRST)[mask.bool()].shape == (5,)
+        row = mask[0]
+        mask += 1
+        assert row.tolist() == [2, 2, 1]
+        picked = torch.arange(3, device=FIRST)
+        torch.zeros(3, device=FIRST).index_add_(0, picked, torch.ones(3, device=FIRST))
+        assert picked.tolist() == [0, 1, 2]
+        row.copy_(torch.randn(3, device=FIRST).argsort())  # from here on nobody knows
+        for unknown in (row, mask, mask[1], torch.randint(9, (3,), device=FIRST)):
+            with pytest.raises(simdev.NoValuesError, match="needs values"):
+                unknown.tolist()
+
+
 def test_gradients_are_scaled_across_devices() -> None:
     with simdev.simulated(2):
         first, second = nn.Linear(3, 2).to(FIRST), nn.Linear(2, 1).to(SECOND)

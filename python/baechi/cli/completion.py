@@ -9,7 +9,18 @@ from baechi.cli.output import Outcome
 __all__ = ["add_arguments", "run"]
 
 _SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
-_FILES = {"graph", "placement", "before", "after", "file", "source", "target", "output", "devices"}
+_FILES = {
+    "graph",
+    "placement",
+    "before",
+    "after",
+    "file",
+    "source",
+    "target",
+    "output",
+    "trace",
+    "devices",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -46,12 +46,13 @@ class OpContext:
 class _Charge:
     """One storage: where it is charged, its bytes, and when the op that writes it has ended."""
 
-    __slots__ = ("device", "nbytes", "ready_ns", "storage")
+    __slots__ = ("device", "nbytes", "ready_ns", "stale", "storage")
 
     def __init__(self, device: int, nbytes: int, storage: weakref.ref[Any]) -> None:
         self.device = device
         self.nbytes = nbytes
         self.ready_ns = 0
+        self.stale = False  # values that were kept in a dry rehearsal have changed
         self.storage = storage  # keeps the callback that runs when the storage dies
 
 
@@ -152,6 +153,17 @@ class Books:
         charge = self._charge_of(destination)
         if charge is not None:
             charge.ready_ns = max(charge.ready_ns, end_ns)
+
+    def mark_stale(self, tensor: torch.Tensor) -> None:
+        """Notes that kept values of this tensor's storage are no longer right."""
+        charge = self._charge_of(tensor)
+        if charge is not None:
+            charge.stale = True
+
+    def is_stale(self, tensor: torch.Tensor) -> bool:
+        """Whether kept values of this tensor's storage are no longer right."""
+        charge = self._charge_of(tensor)
+        return charge is not None and charge.stale
 
     def wait_for(self, tensor: torch.Tensor) -> None:
         """Lets the host wait until this tensor is ready: it reads a value of it."""

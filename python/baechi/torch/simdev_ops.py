@@ -12,11 +12,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
 from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
+from baechi.torch.simdev_values import computed, keep, value_of
 
 __all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
 
@@ -103,6 +105,9 @@ class Simulation:
             NoValuesError: in a dry rehearsal.
         """
         if self.dry:
+            value = value_of(tensor)
+            if value is not None:
+                return value
             raise NoValuesError(f"{what} of a tensor on {name_of_index(tensor._index)}")
         self.books.wait_for(tensor._inner)
         return tensor._inner
@@ -172,12 +177,18 @@ def execute(
     try:
         result = func(*call.args, **call.kwargs)
     except NotImplementedError as error:
+        result = computed(func, args, kwargs) if simulation.dry else None
         if not simulation.dry:
             raise
-        raise NoValuesError(str(func)) from error
+        if result is None:
+            raise NoValuesError(str(func)) from error
+        result = tree_map_only(torch.Tensor, lambda value: value.to("meta"), result)
     if index is None:  # made on the host, in the likeness of a simulated tensor
         return result
-    return finish(simulation, func, call, result, index)
+    outer = finish(simulation, func, call, result, index)
+    if simulation.dry:
+        keep(func, args, kwargs, call, outer, traits_of(func)[2])
+    return outer
 
 
 def _execute_lists(

@@ -10,7 +10,8 @@ from baechi.errors import InputError
 from baechi.torch.simdev_books import HOST, name_of_index
 from baechi.torch.simdev_calls import Call, common_index
 from baechi.torch.simdev_ops import Simulation, execute, finish, special
-from baechi.torch.simdev_tensor import SimTensor
+from baechi.torch.simdev_tensor import NoValuesError, SimTensor
+from baechi.torch.simdev_values import forget, meta_indices, remember, value_of
 
 __all__: list[str] = []
 
@@ -32,10 +33,14 @@ def _copy_to(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any
     if origin == index and index is not None:
         return execute(simulation, func, args, kwargs)
     result = func(inner, **options)
+    value = None
+    if simulation.dry and value_of(source) is not None:
+        value = func(value_of(source), **{**options, "device": "cpu"})
     if index is None:
         simulation.log(origin, HOST, result.nbytes, inner)
-        return result
+        return result if value is None else value
     outer = simulation.hold(result, index, str(func))
+    remember(outer, value)
     simulation.log(origin, index, result.nbytes, inner, result)
     return outer
 
@@ -57,6 +62,7 @@ def _copy_into(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, A
         _need_values(simulation, source, index)
         inner = source.to("meta") if simulation.dry else source
     func(destination._inner, inner)
+    forget(destination)
     nbytes = inner.numel() * destination.element_size()
     simulation.log(origin, index, nbytes, inner, destination._inner)
     return destination
@@ -88,6 +94,8 @@ def _index(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any])
             for i in args[1]
         ]
         assert all(i is None or isinstance(i, SimTensor) for i in indices), where
+        if simulation.dry:
+            indices = meta_indices(simulation, indices)
         args = (indexed, indices, *args[2:])
     return execute(simulation, func, args, kwargs)
 
@@ -99,6 +107,8 @@ def _pack(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any]) 
     if isinstance(lengths, SimTensor):
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
     if simulation.dry:  # the shape of the result is the sum of the lengths
+        if lengths.is_meta:
+            raise NoValuesError(str(func))
         steps = torch.arange(padded.shape[1 if args[2] else 0])
         batch_sizes = (lengths.unsqueeze(0) > steps.unsqueeze(1)).sum(1)
         data = padded._inner.new_empty(int(lengths.sum()), *padded.shape[2:])

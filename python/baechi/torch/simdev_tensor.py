@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NoValuesError", "SimTensor", "sim_index"]
 
-_OWN_ATTRIBUTES = frozenset({"_inner", "_index", "_simulation"})
+_OWN_ATTRIBUTES = frozenset({"_inner", "_index", "_simulation", "_value"})
 
 
 class NoValuesError(BaechiError):
@@ -47,6 +47,7 @@ class SimTensor(torch.Tensor):
     _inner: torch.Tensor
     _index: int
     _simulation: Simulation
+    _value: torch.Tensor | None = None  # in a dry rehearsal, of small integers
 
     # Ops come to __torch_dispatch__; the wrapping of every Python call would only take time.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -109,7 +110,7 @@ class SimTensor(torch.Tensor):
             )
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
         self._inner, self._index = other._inner, other._index
-        self._simulation = other._simulation
+        self._simulation, self._value = other._simulation, other._value
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """The storage that is charged, the same one for all views."""
