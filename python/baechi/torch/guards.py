@@ -51,16 +51,13 @@ class Guard:
         except KeyError:  # an attribute was deleted
             return []
 
-    def _read_children(self) -> list[tuple[nn.Module | None, ...]]:
-        return [(*table.values(),) for table in self._tables]
+    def _read_children(self) -> list[nn.Module | None]:
+        return [child for table in self._tables for child in table.values()]
 
     def _read_kinds(self) -> list[Any]:
-        return [
-            (weight.dtype, weight.device)
-            for table in self._weights
-            for weight in table.values()
-            if weight is not None
-        ]
+        weights = [x for table in self._weights for x in table.values() if x is not None]
+        # Two flat lists: hundreds of pairs would wake the garbage collector.
+        return [*[x.dtype for x in weights], *[x.device for x in weights]]
 
 
 def _reader(table: dict[str, Any]) -> tuple[Callable[[Any], Any], dict[str, Any]]:
