@@ -48,7 +48,7 @@ def test_it_is_the_same_object_of_a_class_of_the_same_name(devices: SimulatedDev
     parameters = [id(p) for p in model.parameters()]
     assert applied(model) is model
     assert isinstance(model, Net)
-    assert (type(model).__name__, type(model).__module__) == ("Net", __name__)
+    assert (type(model).__name__, type(model).__module__) == ("Net", Net.__module__)
     assert inspect.signature(model.forward) == inspect.signature(Net().forward)
     assert [id(p) for p in model.parameters()] == parameters
 
