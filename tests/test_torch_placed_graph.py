@@ -53,9 +53,10 @@ def test_three_steps_of_adam_agree_in_float64(name: str) -> None:
     plain = trained(BY_NAME[name].build(dtype=torch.float64), None)
     placed = trained_on_three(name, torch.float64, 1)
     torch.testing.assert_close(placed.losses, plain.losses, rtol=1e-9, atol=1e-9)
-    floats = [value for value in plain.values.values() if value.is_floating_point()]
-    largest = max(value.abs().max().item() for value in floats)
-    torch.testing.assert_close(placed.values, plain.values, rtol=1e-9, atol=1e-9 * largest)
+    torch.testing.assert_close(placed.buffers, plain.buffers, rtol=1e-9, atol=1e-9)
+    # Some gradients are zero but for rounding: the largest of the model is what counts.
+    largest = max(value.abs().max().item() for value in plain.gradients.values())
+    torch.testing.assert_close(placed.gradients, plain.gradients, rtol=0, atol=1e-9 * largest)
 
 
 @pytest.mark.parametrize("name", EXPORTABLE)
@@ -124,13 +125,14 @@ def test_a_copy_of_what_was_changed_meanwhile_is_made_anew() -> None:
 def test_ops_that_share_memory_must_share_a_device() -> None:
     class Viewing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return (x * 2)[0]
+            y = x * 2
+            y[0].zero_()
+            return y
 
     program = taken(Viewing(), (torch.randn(3),))
-    with pytest.raises(
-        InputError, match=r'":mul:0" on cpu and ":select:0" on meta.*\n.*one device'
-    ):
-        place_program(program, {"mul": CPU, "select": torch.device("meta", 0)}, {})
+    place = {"mul": CPU, "select": CPU, "zero_": torch.device("meta", 0)}
+    with pytest.raises(InputError, match=r'":mul:0" on cpu and ":zero_:0" on meta.*\n.*one device'):
+        place_program(program, place, {})
 
 
 def test_an_op_without_a_device_is_named() -> None:

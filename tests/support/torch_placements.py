@@ -57,10 +57,11 @@ def move_to(model: torch.nn.Module, home_of: dict[str, torch.device]) -> None:
 
 @dataclasses.dataclass
 class Trained:
-    """What came of some steps: losses, and gradients, weights and buffers after the last."""
+    """What came of some steps: losses, and gradients and buffers after the last."""
 
     losses: list[torch.Tensor]
-    values: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
 
 
 def step(
@@ -79,12 +80,13 @@ def step(
 def trained(sample: Sample, placed: PlacedProgram | None, steps: int = 3) -> Trained:
     optimizer = torch.optim.Adam(sample.model.parameters(), lr=1e-2)
     losses = [step(sample, optimizer, placed) for _ in range(steps)]
-    values = {name: to_host(value.detach()) for name, value in sample.model.named_buffers()}
-    for name, weight in sample.model.named_parameters():
-        values[name] = to_host(weight.detach())
-        if weight.grad is not None:
-            values[f"{name}.grad"] = to_host(weight.grad)
-    return Trained(losses, values)
+    gradients = {
+        name: to_host(weight.grad)
+        for name, weight in sample.model.named_parameters()
+        if weight.grad is not None
+    }
+    buffers = {name: to_host(value) for name, value in sample.model.named_buffers()}
+    return Trained(losses, gradients, buffers)
 
 
 def trained_on_three(name: str, dtype: torch.dtype, seed: int, steps: int = 3) -> Trained:
