@@ -73,6 +73,11 @@ def test_a_plan_of_another_graph_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_no_comparison_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a Comparison"):
+        chain_plan().report(tmp_path / "plan.html", compared="m-etf")  # type: ignore[arg-type]
+
+
 def test_assumed_links_are_named() -> None:
     plan = baechi.place(workloads.chain(3, seed=1), "2x1GiB")
     page = report_html(replay(plan), plan=plan)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from baechi.relaxation import Favorites, favorites
     from baechi.schedules import Schedule
     from baechi.simulation import simulate, simulate_many
+    from baechi.torch.planning import plan
+    from baechi.torch.rehearsal import rehearse
 
 # Public name -> the module that holds it.
 _HOMES = {
@@ -60,6 +62,8 @@ _HOMES = {
     "group": "grouping",
     "load_graph": "formats",
     "place": "placement",
+    "plan": "torch.planning",
+    "rehearse": "torch.rehearsal",
     "simulate": "simulation",
     "simulate_many": "simulation",
 }
@@ -89,6 +93,8 @@ __all__ = [  # noqa: RUF022 - the version last
     "group",
     "load_graph",
     "place",
+    "plan",
+    "rehearse",
     "simulate",
     "simulate_many",
     "__version__",
@@ -96,6 +102,8 @@ __all__ = [  # noqa: RUF022 - the version last
 
 
 def __getattr__(name: str) -> object:
+    if name in ("original", "torch"):
+        return importlib.import_module(f"baechi.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'baechi' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -128,8 +129,7 @@ class Plan:
     @functools.cached_property
     def placement(self) -> Mapping[str, str]:
         """Op name to device name, in graph order."""
-        names = [device.name for device in self.devices]
-        homes = (names[at] for at in self.device.tolist())
+        homes = (self.devices[at].name for at in self.device.tolist())
         return MappingProxyType(dict(zip(self.op_names, homes, strict=True)))
 
     @property
@@ -214,11 +214,11 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
-        """Reads a plan.
+        """Reads a plan; from the file of a model's plan, a `baechi.torch.ModelPlan`.
 
         Args:
             path: a file that `save` wrote; a person may have changed devices in it.
-            graph: if given, the plan is checked against it.
+            graph: what to check the plan against, a model's plan against a model.
 
         Raises:
             InputError: not a plan; the message names the file and the field.
@@ -228,6 +228,8 @@ class Plan:
         from baechi.formats.plan_json import read_plan
 
         plan = read_plan(path)
+        if plan is None:
+            return importlib.import_module("baechi.torch").ModelPlan.load(path, graph)  # type: ignore[no-any-return]
         if graph is not None:
             plan.check(graph)
         return plan
@@ -239,9 +241,9 @@ class Plan:
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""
-        if not isinstance(other, Plan):
-            return NotImplemented
-        return self is other or self.to_json() == other.to_json()
+        if isinstance(other, Plan):
+            return self is other or self.to_json() == other.to_json()
+        return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 

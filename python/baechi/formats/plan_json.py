@@ -19,6 +19,7 @@ from baechi.plans import Candidate, Device, Plan, Provenance, Wait
 __all__ = ["FORMAT", "SCHEMA", "read_plan", "write_document"]
 
 FORMAT = "baechi-plan"
+MODEL_FORMAT = "baechi-model-plan"
 SCHEMA = 1
 FIELDS = (
     *("format", "schema", "graph", "provenance", "algorithm", "candidates", "devices"),
@@ -70,8 +71,8 @@ def write_document(plan: Plan) -> str:
     return "{\n" + ",\n".join(f"{_dump(name)}: {parts[name]}" for name in sorted(parts)) + "\n}\n"
 
 
-def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan in a file.
+def read_plan(path: str | os.PathLike[str]) -> Plan | None:
+    """The plan in a file; None for the plan of a model, which is another format.
 
     Raises:
         InputError: not a plan of this schema; the message names the file and the field.
@@ -79,6 +80,8 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     """
     file = os.fspath(path)
     document = strict_json.read(file)
+    if isinstance(document, dict) and document.get("format") == MODEL_FORMAT:
+        return None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f'{file}: not a plan file: "format" is not "{FORMAT}"')
     if document.get("schema") != SCHEMA:

@@ -36,9 +36,13 @@ def write_report(
         compared: the algorithms beside each other.
 
     Raises:
-        InputError: there is neither a schedule nor a comparison.
+        InputError: there is neither a schedule nor a comparison, or it is something else.
         OSError: the file cannot be written.
     """
+    from baechi.comparison import Comparison
+
+    if compared is not None and not isinstance(compared, Comparison):
+        raise InputError(f"{compared!r} is not a Comparison", hint="baechi.compare makes one")
     page = report_html(schedule, plan=plan, compared=compared)
     write_atomically(path, page.encode("utf-8", "backslashreplace"))
 

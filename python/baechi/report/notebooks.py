@@ -24,9 +24,9 @@ __all__ = ["cluster_html", "comparison_html", "graph_html", "plan_html", "schedu
 _MOST_ROWS = 64
 # Colors are mixed from the text's own, so that they suit a light and a dark notebook.
 _STYLE = (
-    "<style>.baechi{font-size:13px}.baechi table{border-collapse:collapse}"
+    "<style>.baechi,.baechi table{font-size:13px}.baechi table{border-collapse:collapse}"
     ".baechi caption{text-align:left;font-weight:600;padding:2px 0 4px}"
-    ".baechi :is(th,td){text-align:left;padding:2px 14px 2px 0;border:0;"
+    ".baechi :is(th,td){text-align:left;padding:2px 14px 2px 0;border:0;white-space:nowrap;"
     "border-bottom:1px solid color-mix(in srgb,currentColor 20%,transparent)}"
     ".baechi td.n,.baechi th.n{text-align:right;font-variant-numeric:tabular-nums}"
     ".baechi .bar{display:inline-block;width:120px;height:9px;"

@@ -96,10 +96,10 @@ def _schedule_body(
     parts = [
         deficits(schedule, compared),
         facts(schedule, plan, bounds),
+        _section("assumptions", "What this rests on", assumptions(schedule, plan, bounds)),
         _section("devices-section", "Devices", device_table(schedule)),
         _section("comparison-section", "Algorithms", table) if table else "",
         _asset("views.html").replace("{num_critical}", f"{contents.num_critical:,}"),
-        _section("assumptions", "What this rests on", assumptions(schedule, plan, bounds)),
     ]
     return "\n".join(part for part in parts if part)
 

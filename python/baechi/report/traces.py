@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from baechi.critical import REASONS, causes
+from baechi.critical import REASONS, Causes, causes
 from baechi.holdings import CATEGORIES, curve, holdings
 from baechi.schedules import Schedule
 from baechi.units import format_bytes, format_ns
@@ -27,7 +28,10 @@ def trace_text(schedule: Schedule) -> str:
     transfer to the op that it was sent for. Counters show memory by category. Times are in
     microseconds, with nanoseconds after the point.
     """
-    events = (*_tracks(schedule), *_ops(schedule), *_transfers(schedule), *_memory(schedule))
+    found = causes(schedule)
+    events = itertools.chain(
+        _tracks(schedule), _ops(schedule, found), _transfers(schedule, found), _memory(schedule)
+    )
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     made = {"rules": schedule.rules, "step": format_ns(schedule.makespan_ns)}
     return (
@@ -55,8 +59,8 @@ def _tracks(schedule: Schedule) -> Iterator[Event]:
         yield _named("thread_name", device, _free_track(schedule), name=name)
 
 
-def _ops(schedule: Schedule) -> Iterator[Event]:
-    found, names = causes(schedule), schedule.graph.op_names
+def _ops(schedule: Schedule, found: Causes) -> Iterator[Event]:
+    names = schedule.graph.op_names
     columns = (schedule.device, schedule.start_ns, schedule.end_ns, found.op, found.op_reason)
     rows = zip(names, *(column.tolist() for column in columns), strict=True)
     for name, device, start, end, cause, reason in rows:
@@ -66,9 +70,9 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
         yield _slice(name, "op", device, _COMPUTE, start, end, told)
 
 
-def _transfers(schedule: Schedule) -> Iterator[Event]:
+def _transfers(schedule: Schedule, found: Causes) -> Iterator[Event]:
     graph, transfers, channels = schedule.graph, schedule.transfers, _channels(schedule)
-    found, cluster = causes(schedule), schedule.cluster
+    cluster = schedule.cluster
     producers = graph.tensor_producer[transfers.tensor]
     send = cluster.send_channel[transfers.source, transfers.destination]
     recv = cluster.recv_channel[transfers.source, transfers.destination]

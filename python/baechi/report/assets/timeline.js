@@ -88,7 +88,8 @@ function drawTimeline() {
   Object.assign(timeline, { width, top: scroller.scrollTop, drawn: 0 });
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  pen.fillStyle = css("--panel");
+  Object.assign(timeline, { panel: css("--panel"), faint: css("--faint") });
+  pen.fillStyle = timeline.panel;
   pen.fillRect(0, 0, width, height);
   const theme = { text: css("--text"), faint: css("--faint"), line: css("--line"), accent: css("--accent") };
   drawGrid(pen, theme, height);
@@ -127,7 +128,7 @@ function drawGrid(pen, theme, height) {
 }
 
 function drawAxis(pen, theme, width) {
-  pen.fillStyle = css("--panel");
+  pen.fillStyle = timeline.panel;
   pen.fillRect(0, 0, width, AXIS);
   pen.fillStyle = theme.faint;
   pen.font = "12px system-ui, sans-serif";
@@ -141,16 +142,16 @@ function drawAxis(pen, theme, width) {
 }
 
 function fillOf(pen, device) {
-  if (device < 0) return css("--faint");
+  if (device < 0) return timeline.faint;
   if (!isHatched(device)) return deviceColor(device);
   timeline.hatches = timeline.hatches || new Map();
-  const key = `${device} ${css("--panel")}`;
+  const key = `${device} ${timeline.panel}`;
   if (!timeline.hatches.has(key)) {
     const tile = element("canvas", { width: 8, height: 8 });
     const brush = tile.getContext("2d");
     brush.fillStyle = deviceColor(device);
     brush.fillRect(0, 0, 8, 8);
-    brush.strokeStyle = css("--panel");
+    brush.strokeStyle = timeline.panel;
     brush.lineWidth = 2;
     for (const shift of [-4, 4, 12]) {
       brush.beginPath();

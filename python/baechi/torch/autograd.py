@@ -1,0 +1,144 @@
+"""Autograd: the functions behind a traced loss, what each keeps, and what it passes on."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from baechi.torch.recorder import Owner, Recorder
+from baechi.torch.trace import Edge, Function, Incoming, Saved, Step
+
+__all__ = ["Keeper", "run_backward"]
+
+ACCUMULATION = 2**64 - 1
+"""The sequence number of an accumulation into a parameter's ``.grad``."""
+
+
+class Keeper:
+    """Notes, while the forward pass runs, which storage each autograd function saves.
+
+    A function has its number before it saves anything, so the last number given out is its own.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Knows storages by the recorder's numbers."""
+        self.recorder = recorder
+        self.kept: list[tuple[int, int, int]] = []  # sequence number, storage, bytes
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The hook for ``saved_tensors_hooks``."""
+        recorder = self.recorder
+        silent, recorder.silent = recorder.silent, True
+        try:
+            alias = tensor.detach()  # the tensor itself would make a cycle
+        finally:
+            recorder.silent = silent
+        sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        nbytes = tensor.numel() * tensor.element_size()
+        self.kept.append((sequence, recorder.storage_of(tensor), nbytes))
+        return alias
+
+    @staticmethod
+    def unpack(tensor: torch.Tensor) -> torch.Tensor:
+        """Gives it back."""
+        return tensor
+
+
+def _nodes(root: Any) -> list[Any]:
+    """All functions that the root leads to, the root first."""
+    found: dict[Any, None] = {}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found[node] = None
+        waiting.extend(n for n, _ in reversed(node.next_functions) if n is not None)
+    return list(found)
+
+
+def run_backward(
+    recorder: Recorder,
+    keeper: Keeper,
+    loss: torch.Tensor,
+    steps: Sequence[Step],
+    starts: Sequence[int],
+) -> list[Function]:
+    """Runs backward under the recorder, and describes every function of it.
+
+    Args:
+        recorder: sees what backward allocates.
+        keeper: what the forward pass saved.
+        loss: a scalar with a gradient.
+        steps: the forward pass.
+        starts: autograd's next sequence number at the start of each step.
+
+    Returns:
+        The functions, the one of the loss first. What they save is added to their steps.
+    """
+    nodes = _nodes(loss.grad_fn)
+    numbers = {node: at for at, node in enumerate(nodes)}
+    functions: list[Function] = []
+    for node in nodes:
+        sequence = node._sequence_nr()
+        parameter, step = -1, -1
+        if hasattr(node, "variable"):
+            parameter = recorder.storage_of(node.variable)
+        else:
+            step = bisect.bisect_right(starts, sequence) - 1
+        functions.append(Function(node.name(), step, parameter, sequence, [], [], 0, []))
+    handles = [
+        handle
+        for node, at in numbers.items()
+        for handle in _watch(node, at, numbers, functions, recorder)
+    ]
+    by_sequence = {f.sequence: at for at, f in enumerate(functions) if f.sequence != ACCUMULATION}
+    for sequence, storage, nbytes in keeper.kept:
+        at = by_sequence.get(sequence)
+        if at is not None:
+            steps[functions[at].step].saved.append(Saved(at, storage, nbytes))
+    del nodes, numbers
+    with recorder:
+        loss.backward()  # type: ignore[no-untyped-call]
+    for handle in handles:
+        handle.remove()
+    for at, function in enumerate(functions):
+        owner = recorder.owners.get(at, Owner())
+        function.born, function.born_peak = list(owner.born), owner.peak
+        function.works = owner.works
+    return functions
+
+
+def _watch(
+    node: Any, at: int, numbers: dict[Any, int], functions: list[Function], recorder: Recorder
+) -> list[Any]:
+    """Hooks that tell the recorder whose turn it is and note where gradients come from."""
+    after = [None if n is None else (numbers[n], k) for n, k in node.next_functions]
+
+    def before(_taken: Any) -> None:
+        recorder.enters(at)
+
+    def passed(given: Any, taken: Any) -> None:
+        owner = recorder.owner
+        ids = [None if t is None else recorder.storage_of(t) for t in taken]
+        for target, tensor in zip(after, given, strict=False):
+            if target is None or tensor is None:
+                continue
+            storage = recorder.storage_of(tensor)
+            if storage in ids:
+                incoming = Incoming("taken", ids.index(storage))
+            elif owner is not None and storage in owner.born:
+                incoming = Incoming("made", storage)
+            else:
+                incoming = Incoming("other", storage)
+            nbytes = tensor.numel() * tensor.element_size()
+            functions[at].edges.append(Edge(*target, nbytes, incoming))
+        recorder.leaves()
+
+    handles = [node.register_prehook(before)]
+    if functions[at].parameter < 0:
+        handles.append(node.register_hook(passed))
+    return handles

@@ -1,0 +1,54 @@
+"""Fingerprints of a model: its parameters and buffers, by name, with shapes, types and ties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+__all__ = ["Described", "changes", "describe", "ties_of"]
+
+Described = Mapping[str, str]
+"""Qualified name to what is there, such as "parameter float32[4,3]" or "same as wte.weight"."""
+
+
+def describe(model: torch.nn.Module) -> dict[str, str]:
+    """What a model holds: names, shapes, types, ties; no values and no devices."""
+    found: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for kind, tensors in (
+        ("parameter", model.named_parameters(remove_duplicate=False)),
+        ("buffer", model.named_buffers(remove_duplicate=False)),
+    ):
+        for name, tensor in tensors:
+            known = first.setdefault(id(tensor), name)
+            if known != name:
+                found[name] = f"same as {known}"
+                continue
+            shape = ",".join(map(str, tensor.shape))
+            frozen = " frozen" if kind == "parameter" and not tensor.requires_grad else ""
+            found[name] = f"{kind} {str(tensor.dtype).removeprefix('torch.')}[{shape}]{frozen}"
+    return found
+
+
+def changes(planned: Described, model: Described) -> list[str]:
+    """Every difference between the planned model and another one, in words."""
+    found = [
+        f'"{name}" was {planned[name]}, is {model[name]}'
+        for name in planned
+        if name in model and planned[name] != model[name]
+    ]
+    found += [f'"{name}" ({planned[name]}) is missing' for name in planned if name not in model]
+    found += [f'"{name}" ({model[name]}) is new' for name in model if name not in planned]
+    return found
+
+
+def ties_of(model: torch.nn.Module) -> dict[str, tuple[str, ...]]:
+    """Qualified name of each parameter and buffer to all the names of the same tensor."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(tensor), []).append(name)
+    return {name: tuple(group) for group in names.values() for name in group}

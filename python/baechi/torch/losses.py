@@ -1,0 +1,62 @@
+"""Losses: the scalar that backward starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
+
+import torch
+
+from baechi.errors import InputError
+from baechi.torch.trees import flatten
+
+__all__ = ["LossArgument", "loss_value"]
+
+LossArgument = Callable[[Any], torch.Tensor] | None
+
+
+def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
+    """The loss of a model's output.
+
+    Args:
+        output: what the model returned.
+        loss: takes it to a scalar; None takes the output itself if it is one, else its ``.loss``
+            or ``["loss"]``, else the first of a tuple.
+
+    Raises:
+        InputError: there is none; the message names the outputs.
+    """
+    if loss is not None:
+        found = loss(output)
+        if not _is_scalar(found):
+            raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
+        return found
+    candidates = [output]
+    if hasattr(output, "loss"):
+        candidates.append(output.loss)
+    if isinstance(output, Mapping):
+        candidates.append(output.get("loss"))
+    if isinstance(output, tuple | list) and output:
+        candidates.append(output[0])
+    for candidate in candidates:
+        if _is_scalar(candidate):
+            return candidate
+    tensors, tree = flatten(output)
+    listed = ", ".join(
+        f"{path or 'output'} {_text(tensor)}"
+        for path, tensor in zip(tree.paths, tensors, strict=True)
+    )
+    raise InputError(
+        f"the model returns no loss, but {listed or type(output).__name__}",
+        hint="pass loss=, a function that takes the model's output to a scalar",
+    )
+
+
+def _is_scalar(value: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"

@@ -1,0 +1,192 @@
+"""Model plans: which module of a PyTorch model goes to which device, and what that will take."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+import torch
+
+from baechi.cluster import Cluster
+from baechi.errors import PlanMismatchError
+from baechi.plans import Plan
+from baechi.torch.fingerprints import changes, describe
+from baechi.torch.module_map import device_of, follow
+from baechi.units import format_ns
+
+__all__ = ["Compared", "ModelPlan", "PlannedDevice"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedDevice:
+    """What was predicted for one device.
+
+    Attributes:
+        name: such as "cuda:0".
+        cap_bytes: memory minus reserve.
+        peak_bytes: the most that is allocated at once.
+        peak_at: the op or autograd function that reaches it.
+        by_class: bytes at the peak, by class of `baechi.torch.ledger.CLASSES`.
+        busy_ns: how long it computes.
+        num_ops: forward ops on it.
+    """
+
+    name: str
+    cap_bytes: int
+    peak_bytes: int
+    peak_at: str
+    by_class: Mapping[str, int]
+    busy_ns: int
+    num_ops: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """An obvious placement beside the plan's: its step time, and how much memory it lacks."""
+
+    name: str
+    step_ns: int
+    missing_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ModelPlan:
+    """A placement of a model with its prediction. Frozen; times in ns, sizes in bytes.
+
+    Attributes:
+        modules: device by module path; the longest path that a module lies under decides.
+        ops: device by op key, for ops that go elsewhere than the rules say.
+        together: groups of modules that share a device, with the device they were given.
+        cluster: the devices.
+        mode: "training" or "inference".
+        objective: "fastest", "fewest-devices" or "most-headroom".
+        optimizer: such as "adamw (single-tensor)"; empty in inference.
+        granularity: "module" or "op".
+        level: "op" where a placed graph may run the model, "module" where only its own code may.
+        reasons: why the level is "module".
+        devices: predictions by device.
+        step_ns: predicted length of a step.
+        copies: copies between devices in one step.
+        copied_bytes: their bytes.
+        compared: obvious placements.
+        model: what the model holds (`baechi.torch.fingerprints`).
+        inputs: the planned inputs, such as "input_ids: int64[4,128]".
+        prices: how many ops have a price of each source.
+        confirmed: peaks by device that a dry rehearsal measured; empty without one.
+        notes: what a reader must know.
+        versions: of baechi and torch.
+        operator_plan: the plan of the operator graph; not saved, None in a plan from a file.
+    """
+
+    modules: Mapping[str, str]
+    ops: Mapping[str, str]
+    together: tuple[tuple[tuple[str, ...], str], ...]
+    cluster: Cluster
+    mode: str
+    objective: str
+    optimizer: str
+    granularity: str
+    level: str
+    reasons: tuple[str, ...]
+    devices: tuple[PlannedDevice, ...]
+    step_ns: int
+    copies: int
+    copied_bytes: int
+    compared: tuple[Compared, ...]
+    model: Mapping[str, str]
+    inputs: tuple[str, ...]
+    prices: Mapping[str, int]
+    confirmed: tuple[int, ...]
+    notes: tuple[str, ...]
+    versions: Mapping[str, str]
+    autocast: str = ""
+    operator_plan: Plan | None = None
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """Predicted peak by device name."""
+        return {device.name: device.peak_bytes for device in self.devices}
+
+    @property
+    def is_within_limits(self) -> bool:
+        """Whether no device's predicted peak exceeds its cap."""
+        return all(device.peak_bytes <= device.cap_bytes for device in self.devices)
+
+    @property
+    def device_map(self) -> dict[str, str]:
+        """The map as accelerate and transformers take it (``device_map=``)."""
+        return dict(self.placement)
+
+    @property
+    def placement(self) -> Mapping[str, str]:
+        """`modules`, after modules that must share a device have followed the one moved by hand."""
+        return follow(self.modules, self.together)
+
+    def device_of(self, path: str) -> str:
+        """The device of a module or parameter, by path."""
+        found = device_of(self.placement, path)
+        return self.cluster.names[0] if found is None else found
+
+    def check(self, model: torch.nn.Module) -> None:
+        """Compares a model with the planned one: names, shapes, types and ties of its tensors.
+
+        Raises:
+            PlanMismatchError: they differ; every difference is named.
+        """
+        found = changes(self.model, describe(model))
+        if found:
+            raise PlanMismatchError(
+                f"the plan was made for another model ({len(found)} differences)",
+                found,
+                hint="plan the changed model again",
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes sorted JSON in one step (docs/model-plans.md); OSError if it cannot."""
+        from baechi.files import write_atomically
+
+        write_atomically(path, self.to_json().encode())
+
+    def to_json(self) -> str:
+        """The text of the plan's file: the same plan gives the same bytes."""
+        from baechi.torch.model_plan_json import write_document
+
+        return write_document(self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: torch.nn.Module | None = None) -> ModelPlan:
+        """Reads a plan; a person may have changed devices in it.
+
+        Raises:
+            InputError: not a plan of a model; the message names the file and the field.
+            PlanMismatchError: `model` was given, and is another one.
+            OSError: the file cannot be read.
+        """
+        from baechi.torch.model_plan_json import read_model_plan
+
+        plan = read_model_plan(path)
+        if model is not None:
+            plan.check(model)
+        return plan
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both would be saved as the same bytes."""
+        if not isinstance(other, ModelPlan):
+            return NotImplemented
+        return self is other or self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Counts and the predicted step."""
+        return (
+            f"ModelPlan({len(self.modules)} entries on {len(self.devices)} devices, "
+            f"{format_ns(self.step_ns)} per step)"
+        )
+
+    def __str__(self) -> str:
+        """One line per device, the obvious placements beside, and the notes."""
+        from baechi.torch.model_plan_text import summary_of
+
+        return str(summary_of(self))

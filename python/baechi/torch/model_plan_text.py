@@ -1,0 +1,53 @@
+"""The text of a model plan: a line per device, what was compared, what to know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baechi.tables import DeviceLine, Summary
+from baechi.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from baechi.torch.model_plan import Compared, ModelPlan
+
+__all__ = ["summary_of"]
+
+
+def summary_of(plan: ModelPlan) -> Summary:
+    """What is lacking, the step, the devices, the comparison and the notes."""
+    copied = f"{plan.copies} copies of {format_bytes(plan.copied_bytes)} between devices"
+    optimizer = f", {plan.optimizer}" if plan.optimizer else ""
+    return Summary(
+        headline=(
+            f"{plan.mode} step {format_ns(plan.step_ns)}, {copied if plan.copies else 'no copies'}"
+            f" ({plan.objective}{optimizer}; {plan.level} level)"
+        ),
+        devices=tuple(
+            DeviceLine(
+                name=device.name,
+                num_ops=device.num_ops,
+                busy=device.busy_ns / plan.step_ns if plan.step_ns else 0.0,
+                peak_bytes=device.peak_bytes,
+                cap_bytes=device.cap_bytes,
+                peak_op=device.peak_at,
+                held=device.by_class,
+            )
+            for device in plan.devices
+        ),
+        remarks=(*(_beside(plan, other) for other in plan.compared), *_rehearsed(plan)),
+        notes=(*plan.reasons, *plan.notes),
+    )
+
+
+def _beside(plan: ModelPlan, other: Compared) -> str:
+    ratio = f", {other.step_ns / plan.step_ns:.2f} of this step" if plan.step_ns else ""
+    lacks = f"lacks {format_bytes(other.missing_bytes)}" if other.missing_bytes else "fits"
+    return f"{other.name}: {format_ns(other.step_ns)}{ratio}, {lacks}"
+
+
+def _rehearsed(plan: ModelPlan) -> list[str]:
+    if not plan.confirmed:
+        return []
+    measured = zip(plan.devices, plan.confirmed, strict=True)
+    listed = ", ".join(f"{device.name} {format_bytes(peak)}" for device, peak in measured)
+    return [f"peaks of a dry rehearsal: {listed}"]

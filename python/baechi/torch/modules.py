@@ -1,0 +1,234 @@
+"""Modules as units of placement: which steps and weights belong together, and where glue runs.
+
+A unit is a module with its own weights and the ops that it calls itself. An op that a module with
+children calls, and that reads none of the module's own weights, is glue: it belongs to no unit and
+runs where most bytes of its operands are. That rule is the same for the placed graph (here, ahead
+of time) and for placed modules (`glue`, while they run), so both make the same copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from baechi.torch.memory import HOST
+from baechi.torch.trace import Trace
+
+__all__ = ["UNKNOWN", "Layout", "Units", "find_units", "lay_out"]
+
+UNKNOWN = -2
+"""No device yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """What may be placed on its own.
+
+    Attributes:
+        names: module paths; the name of a unit whose modules must stay together is the first's.
+        members: every module path of each unit.
+        of_step: unit of each step, -1 for glue.
+        of_storage: unit of each parameter, buffer and constant by storage.
+        tied_glue: for glue that must be where another step is (it changes its result in place):
+            step to step.
+    """
+
+    names: tuple[str, ...]
+    members: tuple[tuple[str, ...], ...]
+    of_step: tuple[int, ...]
+    of_storage: Mapping[int, int]
+    tied_glue: Mapping[int, int]
+
+    @property
+    def of_path(self) -> dict[str, int]:
+        """Module path to unit."""
+        return {path: at for at, paths in enumerate(self.members) for path in paths}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A placement of everything: device index by step and by weight storage."""
+
+    device_of_step: tuple[int, ...]
+    home_of_storage: Mapping[int, int]
+
+
+class _Union:
+    """Sets that merge; the smallest member stands for its set."""
+
+    def __init__(self, size: int) -> None:
+        self.parent = list(range(size))
+
+    def find(self, at: int) -> int:
+        while self.parent[at] != at:
+            self.parent[at] = self.parent[self.parent[at]]
+            at = self.parent[at]
+        return at
+
+    def merge(self, a: int, b: int) -> None:
+        a, b = self.find(a), self.find(b)
+        self.parent[max(a, b)] = min(a, b)
+
+
+def owner_of(name: str) -> str:
+    """The module that holds a parameter or buffer of this qualified name."""
+    return name.rpartition(".")[0]
+
+
+def find_units(trace: Trace, parents: frozenset[str]) -> Units:
+    """The units of a trace.
+
+    Args:
+        trace: one step of the model.
+        parents: paths of modules that have children with a name of their own.
+    """
+    owned = {  # storage -> module paths under which it is known
+        at: tuple(owner_of(name) for name in trace.ties.get(storage.name, (storage.name,)))
+        for at, storage in enumerate(trace.storages)
+        if storage.kind in ("parameter", "buffer")
+    }
+    paths: dict[str, int] = {}
+    at_step: list[int] = []
+    foreign: list[tuple[str, str]] = []
+    for step in trace.steps:
+        read = [owned[s] for v in step.reads if (s := trace.values[v].storage) in owned]
+        glue = step.path in parents and not any(step.path in names for names in read)
+        if glue and len(read) > 0:  # a weight of a child that the parent uses itself
+            step_path = read[0][0]
+        else:
+            step_path = step.path
+            foreign.extend((step.path, names[0]) for names in read if step.path not in names)
+        if glue and not read:
+            at_step.append(-1)
+        else:
+            at_step.append(paths.setdefault(step_path, len(paths)))
+    for names in owned.values():
+        paths.setdefault(names[0], len(paths))
+    union = _Union(len(paths))
+    for one, other in foreign:
+        union.merge(paths[one], paths[other])
+    tied = _colocate(trace, at_step, union)
+    return _number(trace, paths, at_step, owned, union, tied)
+
+
+def _colocate(trace: Trace, at_step: Sequence[int], union: _Union) -> dict[int, int]:
+    """Merges units that must share a device; glue that must join a step is returned."""
+    tied: dict[int, int] = {}
+    for group in trace.colocated:
+        anchors = [step for step in group if at_step[step] >= 0]
+        anchor = anchors[0] if anchors else group[0]
+        for step in group:
+            if at_step[step] < 0 and step != anchor:
+                tied[step] = anchor
+            elif at_step[step] >= 0 and at_step[anchor] >= 0:
+                union.merge(at_step[anchor], at_step[step])
+    return tied
+
+
+def _number(
+    trace: Trace,
+    paths: Mapping[str, int],
+    at_step: Sequence[int],
+    owned: Mapping[int, tuple[str, ...]],
+    union: _Union,
+    tied: Mapping[int, int],
+) -> Units:
+    numbers: dict[int, int] = {}
+    members: list[list[str]] = []
+    for path, at in paths.items():
+        root = union.find(at)
+        if root not in numbers:
+            numbers[root] = len(members)
+            members.append([])
+        members[numbers[root]].append(path)
+
+    def unit(at: int) -> int:
+        return numbers[union.find(at)] if at >= 0 else -1
+
+    of_storage = {storage: unit(paths[names[0]]) for storage, names in owned.items()}
+    return Units(
+        tuple(group[0] for group in members),
+        tuple(tuple(group) for group in members),
+        tuple(unit(at) for at in at_step),
+        of_storage,
+        dict(tied),
+    )
+
+
+def lay_out(
+    trace: Trace,
+    units: Units,
+    device_of_unit: Sequence[int],
+    exceptions: Mapping[int, int] | None = None,
+) -> Layout:
+    """Where every step and weight goes when the units are placed.
+
+    Args:
+        trace: one step of the model.
+        units: its units.
+        device_of_unit: device index of each unit.
+        exceptions: device index of single steps that go elsewhere than the rules say.
+    """
+    exceptions = exceptions or {}
+    devices = [UNKNOWN] * len(trace.steps)
+    homes = {storage: device_of_unit[unit] for storage, unit in units.of_storage.items()}
+    values = trace.values
+
+    def home(value: int) -> int:
+        one = values[value]
+        return devices[one.step] if one.step >= 0 else homes.get(one.storage, HOST)
+
+    for at, unit in enumerate(units.of_step):
+        if at in exceptions:
+            devices[at] = exceptions[at]
+        elif unit >= 0:
+            devices[at] = device_of_unit[unit]
+    for at, step in enumerate(trace.steps):
+        if devices[at] == UNKNOWN:
+            anchor = units.tied_glue.get(at, -1)
+            if anchor >= 0 and devices[anchor] >= 0:
+                devices[at] = devices[anchor]
+            else:
+                devices[at] = _majority([(home(v), values[v].nbytes) for v in step.reads])
+    _adopt_from_readers(trace, devices)
+    _place_constants(trace, devices, homes)
+    return Layout(tuple(devices), homes)
+
+
+def _majority(operands: Sequence[tuple[int, int]]) -> int:
+    """The device that holds most bytes; the first operand's of those that hold as many."""
+    held: dict[int, int] = {}
+    for device, nbytes in operands:
+        if device >= 0:
+            held[device] = held.get(device, 0) + nbytes
+    return max(held, key=held.__getitem__) if held else UNKNOWN
+
+
+def _adopt_from_readers(trace: Trace, devices: list[int]) -> None:
+    """Ops that read nothing from a device go to their first reader's, else to the next op's."""
+    readers: dict[int, int] = {}
+    for at, step in enumerate(trace.steps):
+        for value in step.reads:
+            readers.setdefault(value, at)
+    for at in range(len(devices) - 1, -1, -1):
+        if devices[at] == UNKNOWN:
+            following = at + 1 if at + 1 < len(devices) else -1
+            first = min(
+                (readers[v] for v in trace.steps[at].makes if v in readers), default=following
+            )
+            devices[at] = devices[first] if first >= 0 else UNKNOWN
+    known = next((device for device in reversed(devices) if device >= 0), 0)
+    for at in range(len(devices) - 1, -1, -1):
+        known = devices[at] = devices[at] if devices[at] >= 0 else known
+
+
+def _place_constants(trace: Trace, devices: Sequence[int], homes: dict[int, int]) -> None:
+    """Weights that no module owns (constants) are kept by their first reader."""
+    for at, step in enumerate(trace.steps):
+        for value in step.reads:
+            storage = trace.values[value].storage
+            if trace.storages[storage].kind == "constant":
+                homes.setdefault(storage, devices[at])
+    for number, one in enumerate(trace.storages):
+        if one.kind not in ("made", "input"):
+            homes.setdefault(number, 0)

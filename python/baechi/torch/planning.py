@@ -1,0 +1,220 @@
+"""Planning: from a model and devices to a `ModelPlan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from baechi.cluster import Cluster
+from baechi.errors import InputError, OutOfMemoryError
+from baechi.torch.capture import capture
+from baechi.torch.costs import Costs
+from baechi.torch.device_argument import TorchDevices, read_torch_devices
+from baechi.torch.drafting import Context, draft
+from baechi.torch.fingerprints import describe
+from baechi.torch.layouts import parents_of
+from baechi.torch.losses import LossArgument
+from baechi.torch.model_plan import ModelPlan
+from baechi.torch.modules import find_units
+from baechi.torch.optimizers import Optimizer, read_optimizer
+from baechi.torch.outcomes import Outcome
+from baechi.torch.program import Program
+from baechi.torch.search import search
+from baechi.torch.tasks import Objective, Task, make_task
+from baechi.torch.tracing import trace_call
+from baechi.units import format_bytes
+
+__all__ = ["Planned", "plan", "study"]
+
+_FOREACH = ("cuda", "xpu", "mtia", "privateuseone")  # where PyTorch's optimizers prefer foreach
+
+
+def plan(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    devices: TorchDevices = None,
+    mode: Literal["training", "inference"] = "training",
+    optimizer: Any = None,
+    loss: LossArgument = None,
+    objective: Objective = "fastest",
+    pin: Mapping[str, str] | None = None,
+    granularity: Literal["module", "op"] = "module",
+    autocast: torch.dtype | None = None,
+    costs: Costs | None = None,
+    confirm: bool = True,
+) -> ModelPlan:
+    """Decides which module of a model goes to which device, and predicts memory and time.
+
+    Nothing is run and nothing is moved; weights may be on meta. The same arguments give the same
+    plan, byte for byte.
+
+    Args:
+        model: any module, as it is to be called.
+        args: positional arguments of forward, as they will be; only shapes and types are read.
+        kwargs: keyword arguments of forward.
+        devices: text such as "2x24GiB,12GiB", a file, a `Cluster`, a mapping of device to size, or
+            None for the accelerators of this machine (`baechi.torch.read_torch_devices`).
+        mode: "training" counts gradients, optimizer and what backward needs; "inference" does not.
+        optimizer: a name of `baechi.torch.optimizers.NAMES` or a torch optimizer of this model; in
+            training "adamw" if it is left out, and the plan says so.
+        loss: takes the model's output to a scalar; by default the output itself, its `.loss` or
+            its `["loss"]`.
+        objective: "fastest" step; "fewest-devices"; or "most-headroom", the smallest share of its
+            limit on the fullest device.
+        pin: module or parameter paths, or patterns of such ("encoder.*"), to device names.
+        granularity: "module" keeps a module's weights and own ops together; "op" places ops that
+            use no weights one by one.
+        autocast: as under ``torch.autocast`` with this type.
+        costs: measured times (`baechi.torch.measuring`); other ops have analytic prices.
+        confirm: rehearse the plan without values, and plan again with closer limits if a device
+            then takes more than its limit.
+
+    Raises:
+        OutOfMemoryError: no placement was found that fits; it says what would.
+        InputError: an argument is wrong; the message names it.
+        PlacementError: pins contradict each other.
+    """
+    planned = study(
+        model,
+        args,
+        kwargs,
+        devices=devices,
+        mode=mode,
+        optimizer=optimizer,
+        loss=loss,
+        objective=objective,
+        pin=pin,
+        granularity=granularity,
+        autocast=autocast,
+        costs=costs,
+    )
+    if not confirm or planned.plan.level != "op":
+        return _fitting(planned)
+    from baechi.torch.confirming import confirmed
+
+    return _fitting(confirmed(planned, model, args, kwargs or {}, loss))
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A plan with everything that it was made from."""
+
+    plan: ModelPlan
+    program: Program
+    task: Task
+    outcome: Outcome
+    found: Mapping[str, Outcome]
+    context: Context
+
+
+def study(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    devices: TorchDevices = None,
+    mode: str = "training",
+    optimizer: Any = None,
+    loss: LossArgument = None,
+    objective: Objective = "fastest",
+    pin: Mapping[str, str] | None = None,
+    granularity: str = "module",
+    autocast: torch.dtype | None = None,
+    costs: Costs | None = None,
+) -> Planned:
+    """Plans without rehearsing and without complaining that nothing fits; see `plan`."""
+    _check_choice("mode", mode, ("training", "inference"))
+    _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
+    _check_choice("granularity", granularity, ("module", "op"))
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    cluster, notes = read_torch_devices(devices)
+    training = mode == "training"
+    reader, more = _optimizer(optimizer, model, cluster, training)
+    notes = (*notes, *more)
+    captured = capture(model, args, kwargs, training=training, autocast=autocast)
+    if captured.program is None:
+        raise InputError("the model could not be captured: " + "; ".join(captured.reasons))
+    trace = trace_call(
+        model,
+        captured.program,
+        args,
+        kwargs or {},
+        training=training,
+        loss=loss,
+        autocast=autocast,
+    )
+    units = find_units(trace, parents_of(model))
+    task, prices = make_task(
+        trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
+    )
+    outcome, found = search(task)
+    context = Context(
+        cluster,
+        mode,
+        reader,
+        granularity,
+        captured.level,
+        captured.reasons,
+        describe(model),
+        _inputs_text(captured.program, args, kwargs or {}),
+        prices,
+        notes,
+        str(autocast).removeprefix("torch.") if autocast else "",
+    )
+    return Planned(
+        draft(task, outcome, found, context), captured.program, task, outcome, found, context
+    )
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InputError(f"{name} is {value!r}", hint=f"choose from {', '.join(known)}")
+
+
+def _optimizer(
+    optimizer: Any, model: torch.nn.Module, cluster: Cluster, training: bool
+) -> tuple[Optimizer | None, tuple[str, ...]]:
+    if not training:
+        return None, ()
+    notes: tuple[str, ...] = ()
+    if optimizer is None:
+        optimizer = "adamw"
+        notes = ("no optimizer was named, so adamw was taken",)
+    types = {name.partition(":")[0] for name in cluster.names}
+    foreach = bool(types) and all(kind in _FOREACH for kind in types)
+    return read_optimizer(optimizer, model, foreach), notes
+
+
+def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    tensors = program.bind(args, kwargs)
+    return tuple(
+        f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
+        for path, t in zip(program.call.tree.paths, tensors, strict=True)
+    )
+
+
+def _fitting(planned: Planned) -> ModelPlan:
+    """The plan, or an error that says what would fit."""
+    found = planned.plan
+    if found.is_within_limits:
+        return found
+    lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
+    peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
+    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
+    missing = lacking.peak_bytes - lacking.cap_bytes
+    raise OutOfMemoryError(
+        lacking.peak_at,
+        lacking.name,
+        lacking.peak_bytes,
+        lacking.cap_bytes,
+        message=f"no placement was found that fits: the best needs {peaks}; {lacking.name} has "
+        f"{format_bytes(lacking.cap_bytes)}, {missing} bytes too few",
+        hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
+        "checkpointing needs less",
+    )

@@ -1,0 +1,199 @@
+"""Tasks: everything that a search for a placement needs to know."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from baechi.cluster import Cluster
+from baechi.errors import InputError
+from baechi.torch.costs import Costs
+from baechi.torch.device_argument import kind_of
+from baechi.torch.modules import Units
+from baechi.torch.operator_graph import OperatorGraph, make_graph
+from baechi.torch.optimizers import Optimizer
+from baechi.torch.pricing import CANNOT_RUN, Price, price, roofline_ns
+from baechi.torch.trace import Trace
+
+__all__ = ["Objective", "Task", "make_task"]
+
+Objective = Literal["fastest", "fewest-devices", "most-headroom"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is searched for.
+
+    Attributes:
+        caps: bytes that each device may hold.
+        pinned: device index of each unit that may not be chosen, -1 for the others.
+        parameters: storage, bytes and shape of each parameter with a gradient, in model order.
+        accumulate_in_place: see `ledger.replay`.
+    """
+
+    trace: Trace
+    units: Units
+    operators: OperatorGraph
+    cluster: Cluster
+    caps: tuple[int, ...]
+    pinned: tuple[int, ...]
+    objective: Objective
+    optimizer: Optimizer | None
+    parameters: tuple[tuple[int, int, tuple[int, ...]], ...]
+    free_ops: bool
+    accumulate_in_place: bool
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices there are."""
+        return len(self.caps)
+
+
+def make_task(
+    trace: Trace,
+    units: Units,
+    cluster: Cluster,
+    optimizer: Optimizer | None,
+    objective: Objective,
+    pin: Mapping[str, str],
+    granularity: str,
+    costs: Costs,
+) -> tuple[Task, dict[str, int]]:
+    """Prices a trace and makes its graph.
+
+    Returns:
+        The task, and how many forward calls have a price of each source.
+
+    Raises:
+        InputError: a pin that matches nothing, or two that contradict each other.
+    """
+    parameters = _trained(trace, optimizer)
+    persistent = [0] * len(units.names)
+    updates: list[dict[str, int]] = [{} for _ in units.names]  # dtype -> bytes
+    shapes = {storage: shape for storage, _, shape in parameters}
+    for storage, unit in units.of_storage.items():
+        one = trace.storages[storage]
+        persistent[unit] += one.nbytes
+        if storage in shapes and optimizer is not None:
+            persistent[unit] += optimizer.state_bytes(one.nbytes, shapes[storage])
+            updates[unit][one.dtype] = updates[unit].get(one.dtype, 0) + one.nbytes
+    kinds = list(dict.fromkeys(cluster.kinds))
+    tables = {kind: _prices(trace, cluster, kind, costs) for kind in kinds}
+
+    def priced(works: Sequence[str], kind: str) -> int:
+        times = [tables[kind][work].time_ns for work in works]
+        return CANNOT_RUN if CANNOT_RUN in times else sum(times)
+
+    update_ns = None
+    if optimizer is not None:
+        update_ns = [
+            [_update_ns(optimizer, sizes, cluster, kind) for kind in kinds] for sizes in updates
+        ]
+    pinned = _pins(units, pin, cluster, trace)
+    operators = make_graph(
+        trace,
+        units,
+        kinds,
+        priced,
+        persistent_bytes=persistent,
+        update_ns=update_ns,
+        allowed={u: (cluster.names[d],) for u, d in enumerate(pinned) if d >= 0},
+        free_glue=granularity == "op",
+    )
+    sources = [tables[kinds[0]][work].source for step in trace.steps for work in step.works]
+    counted: dict[str, int] = {name: sources.count(name) for name in sorted(set(sources))}
+    caps = tuple(
+        int(m - r) for m, r in zip(cluster.memory_bytes, cluster.reserve_bytes, strict=True)
+    )
+    task = Task(
+        trace,
+        units,
+        operators,
+        cluster,
+        caps,
+        pinned,
+        objective,
+        optimizer,
+        parameters,
+        granularity == "op",
+        accumulate_in_place=False,
+    )
+    return task, counted
+
+
+def _trained(
+    trace: Trace, optimizer: Optimizer | None
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Storage, bytes and shape of the parameters that get a gradient and are updated."""
+    if optimizer is None:
+        return ()
+    reached = {f.parameter for f in trace.functions if f.parameter >= 0}
+    found = []
+    for at, storage in enumerate(trace.storages):
+        if at not in reached:
+            continue
+        names = trace.ties.get(storage.name, (storage.name,))
+        if optimizer.names is None or optimizer.names.intersection(names):
+            found.append((at, storage.nbytes, storage.shape))
+    return tuple(found)
+
+
+def _prices(trace: Trace, cluster: Cluster, kind: str, costs: Costs) -> dict[str, Price]:
+    device = next(d for d, k in zip(cluster.devices, cluster.kinds, strict=True) if k == kind)
+    return price(trace.works, kind_of(device), costs.for_kind(kind))
+
+
+def _update_ns(optimizer: Optimizer, sizes: Mapping[str, int], cluster: Cluster, kind: str) -> int:
+    device = next(d for d, k in zip(cluster.devices, cluster.kinds, strict=True) if k == kind)
+    times = [
+        roofline_ns(optimizer.work(nbytes, "fp32"), kind_of(device)) for nbytes in sizes.values()
+    ]
+    return max(0, sum(times))
+
+
+def _pins(units: Units, pin: Mapping[str, str], cluster: Cluster, trace: Trace) -> tuple[int, ...]:
+    """Device index of each unit that a pin covers, -1 for the others."""
+    pinned = [-1] * len(units.names)
+    why: dict[int, str] = {}
+    names = [name for group in trace.ties.values() for name in group]
+    for pattern, device in pin.items():
+        index = cluster.index(str(device))
+        covered = {
+            unit
+            for unit, paths in enumerate(units.members)
+            for path in paths
+            if _covers(pattern, path)
+        }
+        for name in names:
+            if _matches(pattern, name):
+                path = trace.ties[name][0].rpartition(".")[0]
+                covered.add(units.of_path[path])
+        if not covered:
+            raise InputError(
+                f'pin "{pattern}" matches no module and no parameter',
+                hint="write paths as in model.named_modules(), or a pattern such as 'encoder.*'",
+            )
+        for unit in covered:
+            if pinned[unit] >= 0 and pinned[unit] != index:
+                raise InputError(
+                    f'pins "{why[unit]}" and "{pattern}" send "{units.names[unit]}" to '
+                    f"{cluster.names[pinned[unit]]} and {cluster.names[index]}",
+                    hint="modules that share a tensor or ops have one device",
+                )
+            pinned[unit], why[unit] = index, pattern
+    return tuple(pinned)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def _covers(pattern: str, path: str) -> bool:
+    """Whether a pin covers a module: itself, or a module above it."""
+    while path:
+        if _matches(pattern, path):
+            return True
+        path = path.rpartition(".")[0]
+    return pattern == ""
