@@ -25,7 +25,7 @@ from baechi.torch.applied_class import STATE, change_class, original_class
 from baechi.torch.call_keys import OpaqueError, call_key
 from baechi.torch.capture import capture
 from baechi.torch.frames import Frame
-from baechi.torch.guards import Guard
+from baechi.torch.model_state import ModelState
 from baechi.torch.module_hooks import (
     detached_hooks,
     finish_outputs,
@@ -68,7 +68,7 @@ class Status:
 @dataclass
 class _Graph:
     placed: PlacedProgram
-    guard: Guard
+    state: ModelState
 
 
 class Application:
@@ -169,7 +169,7 @@ class Application:
         autocast = [torch.get_autocast_dtype(kind) for kind in self._active_autocasts()]
         key = key, torch.is_grad_enabled(), model.training, *autocast
         for graph in self._graphs.get(key, ()):
-            if graph.guard.holds():
+            if graph.state.difference(model) is None:
                 return graph
         with self._lock:
             return self._make(model, key, args, kwargs, autocast[0] if autocast else None)
@@ -185,8 +185,9 @@ class Application:
         """A new graph for a call, where there should be one."""
         relatives = [other for other in self._graphs if other[1:] == key[1:]]
         for graph in [graph for other in relatives for graph in self._graphs[other]]:
-            if has_form(graph.placed.program, args, kwargs) and graph.guard.holds():
-                self._graphs.setdefault(key, []).append(graph)  # the same call in another spelling
+            is_spelling = has_form(graph.placed.program, args, kwargs)
+            if is_spelling and graph.state.difference(model) is None:
+                self._graphs.setdefault(key, []).append(graph)
                 return graph
         reason = self._refused.get(key)
         if reason is None and self.num_graphs >= MAX_GRAPHS:
@@ -194,8 +195,8 @@ class Application:
         if reason is None and relatives and key not in self._seen and self.level == "auto":
             self._seen.add(key)
             reason = "the inputs have a form that was not planned, and may not come again"
-            if key in self._graphs:
-                reason = "the model has changed since its graph was made"
+            for graph in self._graphs.get(key, ())[-1:]:
+                reason = f"after the graph was made: {graph.state.difference(model)}"
         if reason is None:
             try:
                 return self._add_graph(model, key, args, kwargs, autocast)
@@ -218,7 +219,7 @@ class Application:
             if weight.device != homes.get(name, weight.device):
                 raise InputError(f'"{name}" is on {weight.device}, the plan has {homes[name]}')
         placed = place_program(program, devices, homes)
-        graph = _Graph(placed, Guard(model))
+        graph = _Graph(placed, ModelState(model))
         self._graphs.setdefault(key, []).append(graph)
         self.num_graphs += 1
         return graph
