@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 
-from baechi.torch.ledger import Replay
+from baechi.torch.ledger_forward import Replay
 from baechi.torch.memory import ACTIVATIONS, COPIES, GRADIENTS, Moved
 from baechi.torch.trace import Function
 
@@ -83,6 +83,7 @@ class Backward:
         replay.position = ("function", f)
         replay.order.append(f)
         taken = self._taken(f)
+        replay.regions.need(f)
         if function.parameter >= 0:
             self._accumulate(function, where, taken)
             return
@@ -98,6 +99,7 @@ class Backward:
             replay.drop(instance)
         for instance in replay.saved.pop(f, ()):
             replay.drop(instance)
+        replay.regions.ran(f)
         for storage in function.born:
             if replay.holders[replay.own[storage]] == 0:
                 replay.holders[replay.own[storage]] = 1
