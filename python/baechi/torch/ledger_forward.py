@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from baechi.torch.ledger_regions import Regions
 from baechi.torch.memory import (
@@ -63,6 +63,7 @@ class Replay:
         self.position: tuple[str, int] = ("step", -1)
         self.until: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.regions = Regions(self)
+        self.regional: dict[tuple[int, int], Place] = {}  # (step, value) that a region copies
         self.dies: dict[int, list[Place]] = defaultdict(list)
         for place, step in self._last_uses().items():
             self.dies[step].append(place)
@@ -85,7 +86,10 @@ class Replay:
                 last[value, where, -1] = at
             for value in step.reads:
                 home = self.home(value)
-                place = self.place(value, at, copied)
+                place = (value, where, -1)
+                region = self.regions.of_step.get(at, -1)
+                if region >= 0 and where != home and place not in copied:
+                    place = self.regional[at, value] = (value, where, region)
                 if where != home and place not in copied:
                     copied.add(place)
                     last[value, home, -1] = at
@@ -95,14 +99,9 @@ class Replay:
             last[value, self.home(value), -1] = end
         return last
 
-    def place(self, value: int, at: int, copied: Container[Place]) -> Place:
+    def place(self, value: int, at: int) -> Place:
         """Where a step finds a value: at home, in a copy, or in the copy of its region."""
-        where = self.device_of_step[at]
-        outside = (value, where, -1)
-        region = self.regions.of_step.get(at, -1)
-        if region < 0 or where == self.home(value) or outside in copied:
-            return outside
-        return (value, where, region)
+        return self.regional.get((at, value), (value, self.device_of_step[at], -1))
 
     def allocate(self, where: int, nbytes: int, kind: int, storage: int = -1) -> int:
         """A new instance, which nobody holds yet."""
@@ -194,7 +193,7 @@ class Replay:
         """Copies what a step reads and does not find on its device."""
         step, where = self.trace.steps[at], self.device_of_step[at]
         for value in step.reads:
-            place = self.place(value, at, self.copies)
+            place = self.place(value, at)
             if self.home(value) != where and place not in self.copies:
                 nbytes = self.trace.values[value].nbytes
                 copy = self.allocate(where, nbytes, COPIES)
@@ -220,7 +219,7 @@ class Replay:
     def read(self, at: int) -> dict[int, int]:
         """The instance of each storage that a step reads."""
         return {
-            self.trace.values[v].storage: self.instance_at(self.place(v, at, self.copies))
+            self.trace.values[v].storage: self.instance_at(self.place(v, at))
             for v in self.trace.steps[at].reads
         }
 

@@ -47,7 +47,7 @@ class Regions:
             for value in trace.steps[step].reads:
                 maker = trace.values[value].step
                 if maker >= 0 and maker not in inside:
-                    place = replay.place(value, step, replay.copies)
+                    place = replay.place(value, step)
                     if place not in replay.copies:
                         place = (value, replay.home(value), -1)
                     found[replay.instance_at(place)] = None
@@ -123,7 +123,7 @@ class Regions:
             for value in trace.steps[at].makes:
                 last[value, replay.device_of_step[at], -1] = at
             for value in trace.steps[at].reads:
-                place = replay.place(value, at, replay.copies)
+                place = replay.place(value, at)
                 if trace.values[value].step in inside:
                     last[value, replay.home(value), -1] = at
                 if place[2] >= 0:
