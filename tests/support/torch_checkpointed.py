@@ -20,7 +20,7 @@ class Checkpointed(nn.Module):
 
 
 def build(name: str) -> Sample:
-    """A model of the table; the members of its lists and sequences with weights are checkpointed."""
+    """A model of the table; members of its lists and sequences with weights are checkpointed."""
     sample = BY_NAME[name].build()
     lists = [m for m in sample.model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     inside = {id(x) for m in lists for child in m for x in child.modules() if x is not child}
