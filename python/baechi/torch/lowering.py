@@ -63,6 +63,10 @@ def attention(
         return F.scaled_dot_product_attention(
             query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
+    if query.dim() == 3:  # the kernel has a batch dimension, and torch adds one
+        query, key, value = (part.unsqueeze(0) for part in (query, key, value))
+        mask = mask.unsqueeze(0) if mask is not None and mask.dim() == 3 else mask
+        return attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)[0]
     if mask is not None and mask.dtype == torch.bool:
         # As torch does it, so that the values are the same.
         added = torch.zeros_like(mask, dtype=query.dtype)

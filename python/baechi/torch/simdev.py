@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import baechi.torch.simdev_special  # noqa: F401  (declares special ops)
 from baechi.errors import InputError
+from baechi.torch.simdev_autocast import autocasting
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
 from baechi.torch.simdev_lowering import lowered
 from baechi.torch.simdev_ops import FromValues, Simulation, SimulationMode
@@ -150,6 +151,7 @@ def simulated(
     simulation = Simulation(books, dry, names)
     with ExitStack() as stack:
         stack.enter_context(lowered())
+        stack.enter_context(autocasting())
         stack.enter_context(FromValues())
         stack.enter_context(_phases_marked(simulation.phases))
         stack.enter_context(simulation.mode())

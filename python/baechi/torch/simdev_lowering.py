@@ -62,13 +62,19 @@ def scaled_dot_product_attention(
         return aten.scaled_dot_product_attention.default.decompose(  # type: ignore[no-any-return]
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
+    is_unbatched = query.dim() == 3  # the kernel has a batch dimension, and torch adds one
+    if is_unbatched:
+        query, key, value = (part.unsqueeze(0) for part in (query, key, value))
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unsqueeze(0)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
             attn_mask.logical_not(), float("-inf")
         )
-    return aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
+    out: torch.Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
+    return out.squeeze(0) if is_unbatched else out
 
 
 def mish_backward(grad_output: SimTensor, self: SimTensor) -> torch.Tensor:

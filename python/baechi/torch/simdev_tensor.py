@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from baechi.errors import BaechiError
+from baechi.torch.simdev_autocast import AUTOCAST_MARK
 from baechi.torch.simdev_books import name_of_index
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class SimTensor(torch.Tensor):
             dtype=inner.dtype,
             layout=inner.layout,
             device=simulation.torch_devices[index],
+            _extra_dispatch_keys=AUTOCAST_MARK,
         )
         outer._inner = inner
         outer._index = index
