@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
 from baechi.cluster import Cluster
-from baechi.errors import PlanMismatchError
+from baechi.errors import InputError, PlanMismatchError
 from baechi.plans import Plan
 from baechi.torch.fingerprints import changes, describe
 from baechi.torch.module_map import device_of, follow
 from baechi.units import format_ns
+
+if TYPE_CHECKING:
+    from baechi.tables import Summary
 
 __all__ = ["Compared", "ModelPlan", "PlannedDevice"]
 
@@ -154,6 +158,33 @@ class ModelPlan:
 
         return write_document(self)
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes one HTML file that shows the plan (docs/report.md); it needs no network.
+
+        Raises:
+            InputError: the plan comes from a file, which does not hold its operator graph.
+            OSError: the file cannot be written.
+        """
+        from baechi.report import replay, write_report
+
+        plan = self._operators("report")
+        lines = self.summary.devices
+        write_report(path, replay(plan), plan=plan, allocated=lines)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto and chrome://tracing open; errors as in `report`."""
+        from baechi.report import replay, write_trace
+
+        write_trace(path, replay(self._operators("trace")))
+
+    def _operators(self, what: str) -> Plan:
+        if self.operator_plan is None:
+            raise InputError(
+                "the plan was read from a file, which does not hold its operator graph",
+                hint=f"plan the model again, and call {what}() on that plan",
+            )
+        return self.operator_plan
+
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: torch.nn.Module | None = None) -> ModelPlan:
         """Reads a plan; a person may have changed devices in it.
@@ -187,6 +218,16 @@ class ModelPlan:
 
     def __str__(self) -> str:
         """One line per device, the obvious placements beside, and the notes."""
+        return str(self.summary)
+
+    @property
+    def summary(self) -> Summary:
+        """What `print` shows, in parts."""
         from baechi.torch.model_plan_text import summary_of
 
-        return str(summary_of(self))
+        return summary_of(self)
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import summary_html
+
+        return summary_html(self.summary)
