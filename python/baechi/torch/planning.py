@@ -207,7 +207,9 @@ def _fitting(planned: Planned) -> ModelPlan:
         return found
     lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
     peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
+    alone = min(
+        max(o.memory.peaks) for name, o in planned.found.items() if name.startswith("only ")
+    )
     missing = lacking.peak_bytes - lacking.cap_bytes
     proof = proof_of_misfit(planned.task)
     error = OutOfMemoryError(
