@@ -61,7 +61,8 @@ def trace_eager(
     twin = twin_of(model, _on_meta)
     try:
         on_meta = _tree_on_meta((tuple(args), dict(kwargs)))
-        return _Run(twin, modes, training, "eager").trace(*on_meta, loss, autocast, ties_of(model))
+        run = _Run(twin, modes, training, "eager")
+        return run.trace(on_meta, loss, autocast, ties_of(model))
     except InputError:
         raise
     except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError) as error:
@@ -75,7 +76,7 @@ def trace_eager(
         stand_in = copy.deepcopy(model).cpu()
         inputs = _tree_on_cpu((tuple(args), dict(kwargs)))
         run = _Run(stand_in, modes, training, "real step")
-        return run.trace(*inputs, loss, autocast, ties_of(model))
+        return run.trace(inputs, loss, autocast, ties_of(model))
 
 
 def _first_line(error: Exception) -> str:
@@ -99,7 +100,7 @@ def _tree_on_cpu(tree: Any) -> Any:
     return rest.rebuild([tensor.detach().cpu().clone() for tensor in tensors])
 
 
-class _EagerRecorder(Recorder):  # type: ignore[misc]
+class _EagerRecorder(Recorder):
     """Makes a step of every op that forward dispatches."""
 
     def __init__(self, modes: MathModes) -> None:
@@ -116,7 +117,11 @@ class _EagerRecorder(Recorder):  # type: ignore[misc]
         self.written: set[int] = set()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs an op as a step of its own."""
         kwargs = kwargs or {}
@@ -136,7 +141,9 @@ class _EagerRecorder(Recorder):  # type: ignore[misc]
         step = Step(key, path, kind, tuple(reads), [], owner.born, owner.peak, owner.works, [])
         step.sequence, step.random = self.ends[-1], self.random
         self.steps.append(step)
-        written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
+        written = [
+            a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
+        ]
         for argument, is_written in zip(args, written, strict=False):
             if is_written:
                 self.written.update(self.storage_of(t) for t in tensors_in(argument))
@@ -148,7 +155,7 @@ class _EagerRecorder(Recorder):  # type: ignore[misc]
 
     def value_of(self, tensor: torch.Tensor) -> int:
         """The value of a tensor; one that was never seen comes from outside."""
-        found = self.known.get(tensor)
+        found = self.known.get(tensor)  # type: ignore[no-untyped-call]
         if found is None:
             return self.add_value(tensor, -1, None, kind="constant", name="")
         value: int = found
@@ -184,24 +191,24 @@ class _Run:
 
     def trace(
         self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
         loss: LossArgument,
         autocast: torch.dtype | None,
         ties: Mapping[str, tuple[str, ...]],
     ) -> Trace:
         """Runs forward and backward."""
+        args, kwargs = call
         recorder, keeper = self.recorder, self.keeper
         held = self._weights()
         roots, _ = flatten((tuple(args), dict(kwargs)))
         held += [recorder.add_value(t, -1, None, "input", "") for t in roots]
-        if self.training:
-            self.model.train(self.model.training)
         hooks = [
-            hook for path, module in self.model.named_modules() for hook in self._watch(path, module)
+            hook
+            for path, module in self.model.named_modules()
+            for hook in self._watch(path, module)
         ]
         grad = torch.enable_grad() if self.training else torch.no_grad()
-        lowering = lowered() if self.source == "eager" else contextlib.nullcontext()
+        lowering = lowered(plain=True) if self.source == "eager" else contextlib.nullcontext()
         casts = torch.autocast("cpu", autocast) if autocast else contextlib.nullcontext()
         saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
         with grad, lowering, recorder, saved:
