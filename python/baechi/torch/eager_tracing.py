@@ -135,9 +135,8 @@ class _EagerRecorder(Recorder):
         self.owner = None
         name = func._schema.name.rpartition("::")[2]
         path = self.path[-1]
-        key = f"{path}:{name}:{self.counts[path, name]}"
+        key, kind = f"{path}:{name}:{self.counts[path, name]}", str(func).removesuffix(".default")
         self.counts[path, name] += 1
-        kind = str(func).removesuffix(".default")
         step = Step(key, path, kind, tuple(reads), [], owner.born, owner.peak, owner.works, [])
         step.sequence, step.random = self.ends[-1], self.random
         self.steps.append(step)
@@ -202,11 +201,7 @@ class _Run:
         held = self._weights()
         roots, _ = flatten((tuple(args), dict(kwargs)))
         held += [recorder.add_value(t, -1, None, "input", "") for t in roots]
-        hooks = [
-            hook
-            for path, module in self.model.named_modules()
-            for hook in self._watch(path, module)
-        ]
+        hooks = [hook for pair in self.model.named_modules() for hook in self._watch(*pair)]
         grad = torch.enable_grad() if self.training else torch.no_grad()
         lowering = lowered(plain=True) if self.source == "eager" else contextlib.nullcontext()
         casts = torch.autocast("cpu", autocast) if autocast else contextlib.nullcontext()
