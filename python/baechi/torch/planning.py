@@ -22,6 +22,7 @@ from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
+from baechi.torch.proofs import proof_of_misfit
 from baechi.torch.search import search
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing_levels import flatten_call, trace_at
@@ -215,13 +216,17 @@ def _fitting(planned: Planned) -> ModelPlan:
     peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
     alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
     missing = lacking.peak_bytes - lacking.cap_bytes
-    raise OutOfMemoryError(
+    proof = proof_of_misfit(planned.task)
+    error = OutOfMemoryError(
         lacking.peak_at,
         lacking.name,
         lacking.peak_bytes,
         lacking.cap_bytes,
-        message=f"no placement was found that fits: the best needs {peaks}; {lacking.name} has "
-        f"{format_bytes(lacking.cap_bytes)}, {missing} bytes too few",
+        message=(f"proved infeasible: {proof}; " if proof else "no placement was found that fits: ")
+        + f"the best needs {peaks}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
+        f"{missing} bytes too few",
         hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
         "checkpointing needs less",
     )
+    error.proved_infeasible = proof is not None
+    raise error
