@@ -75,7 +75,7 @@ def random_case(
     homes = {
         given.name: device(of_storage[storages[given.name]])
         for given in planned.program.inputs
-        if given.kind in ("parameter", "buffer") or given.is_attribute
+        if given.kind in ("parameter", "buffer") or given.attribute
     }
     placed = place_program(
         planned.program,

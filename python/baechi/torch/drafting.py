@@ -9,11 +9,12 @@ import torch
 
 from baechi import _core
 from baechi.cluster import Cluster
+from baechi.torch.asked import Asked
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
 from baechi.torch.optimizers import Optimizer
 from baechi.torch.outcomes import Outcome
-from baechi.torch.tasks import Task
+from baechi.torch.tasks import Task, caps_of
 
 __all__ = ["Context", "draft"]
 
@@ -33,6 +34,7 @@ class Context:
     prices: Mapping[str, int]
     notes: tuple[str, ...]
     autocast: str
+    asked: Asked
 
 
 def draft(
@@ -47,10 +49,11 @@ def draft(
         for path in paths
     }
     steps = outcome.layout.device_of_step
+    caps = caps_of(cluster)
     devices = tuple(
         PlannedDevice(
             name=names[at],
-            cap_bytes=task.caps[at],
+            cap_bytes=caps[at],
             peak_bytes=memory.peak_bytes,
             peak_at=memory.at,
             by_class=dict(memory.by_class),
@@ -88,6 +91,7 @@ def draft(
         notes=context.notes,
         versions={"baechi": _core.__version__, "torch": torch.__version__.partition("+")[0]},
         autocast=context.autocast,
+        asked=context.asked,
     )
 
 

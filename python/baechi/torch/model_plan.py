@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from baechi.cluster import Cluster
 from baechi.errors import PlanMismatchError
 from baechi.plans import Plan
+from baechi.torch.asked import Asked
 from baechi.torch.fingerprints import changes, describe
+from baechi.torch.losses import LossArgument
 from baechi.torch.module_map import device_of, follow
 from baechi.units import format_ns
+
+if TYPE_CHECKING:
+    from baechi.torch.fitting import Fits
 
 __all__ = ["Compared", "ModelPlan", "PlannedDevice"]
 
@@ -77,6 +83,7 @@ class ModelPlan:
         notes: what a reader must know.
         versions: of baechi and torch.
         operator_plan: the plan of the operator graph; not saved, None in a plan from a file.
+        asked: the model, loss and optimizer that were planned; not saved either.
     """
 
     modules: Mapping[str, str]
@@ -102,6 +109,7 @@ class ModelPlan:
     versions: Mapping[str, str]
     autocast: str = ""
     operator_plan: Plan | None = None
+    asked: Asked | None = None
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -110,8 +118,10 @@ class ModelPlan:
 
     @property
     def is_within_limits(self) -> bool:
-        """Whether no device's predicted peak exceeds its cap."""
-        return all(device.peak_bytes <= device.cap_bytes for device in self.devices)
+        """Whether no peak exceeds its device's cap, predicted or measured in a dry rehearsal."""
+        predicted = all(device.peak_bytes <= device.cap_bytes for device in self.devices)
+        measured = zip(self.confirmed, self.devices, strict=False)
+        return predicted and all(seen <= device.cap_bytes for seen, device in measured)
 
     @property
     def device_map(self) -> dict[str, str]:
@@ -127,6 +137,38 @@ class ModelPlan:
         """The device of a module or parameter, by path."""
         found = device_of(self.placement, path)
         return self.cluster.names[0] if found is None else found
+
+    def without_limits(self) -> ModelPlan:
+        """The same plan on devices that hold anything, to measure what it takes."""
+        unlimited = tuple(dataclasses.replace(d, cap_bytes=2**60) for d in self.devices)
+        return dataclasses.replace(self, devices=unlimited, confirmed=())
+
+    def fits(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        model: torch.nn.Module | None = None,
+        loss: LossArgument = None,
+    ) -> Fits:
+        """Whether the model as placed would hold another call, by a dry rehearsal of it.
+
+        Args:
+            args: positional arguments of forward; only shapes and types are read.
+            kwargs: keyword arguments of forward.
+            model: the planned model; a plan that `baechi.plan` made knows it.
+            loss: as in `baechi.plan`; such a plan knows it as well.
+
+        Returns:
+            True or False in a condition, and the peak of each device.
+
+        Raises:
+            InputError: the plan comes from a file, and no model was given.
+            PlanMismatchError: it is another model.
+        """
+        from baechi.torch.fitting import fits
+
+        return fits(self, args, kwargs or {}, model, loss)
 
     def check(self, model: torch.nn.Module) -> None:
         """Compares a model with the planned one: names, shapes, types and ties of its tensors.
@@ -169,6 +211,10 @@ class ModelPlan:
         if model is not None:
             plan.check(model)
         return plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what only this process has."""
+        return {**self.__dict__, "asked": None}
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""
