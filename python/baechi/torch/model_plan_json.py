@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
 import os
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ def write_document(plan: ModelPlan) -> str:
 def read_model_plan(path: str | os.PathLike[str]) -> ModelPlan:
     """Reads what `write_document` wrote; every field is checked."""
     file = os.fspath(path)
-    document = strict_json.read(path)
+    document = _with_floats(strict_json.read(path))
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f'{file}: it does not say "format": "{FORMAT}"')
     if document.get("schema") != SCHEMA:
@@ -82,7 +83,9 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
         )
         for g in groups
     )
-    fields["cluster"] = Cluster.from_json_dict(_is(document["cluster"], dict, "cluster"))
+    # The strict reader keeps decimals exact; a cluster has floats (speeds).
+    cluster = json.loads(json.dumps(_is(document["cluster"], dict, "cluster"), default=float))
+    fields["cluster"] = Cluster.from_json_dict(cluster)
     fields["devices"] = tuple(map(_device, _is(document["devices"], list, "devices")))
     fields["compared"] = tuple(map(_compared, _is(document["compared"], list, "compared")))
     prices = _is(document["prices"], dict, "prices")
@@ -134,6 +137,14 @@ def _get(row: Any, name: str) -> Any:
     if not isinstance(row, dict) or name not in row:
         raise InputError(f'"together" has an entry without "{name}"')
     return row[name]
+
+
+def _with_floats(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_floats(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_with_floats(member) for member in value]
+    return float(value) if isinstance(value, decimal.Decimal) else value
 
 
 def _is(value: Any, kind: type, name: str) -> Any:

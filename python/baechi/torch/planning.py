@@ -17,7 +17,7 @@ from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import describe
-from baechi.torch.layouts import parents_of
+from baechi.torch.layouts import parents_of, with_other_names
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units
@@ -155,7 +155,7 @@ def study(
         loss=loss,
         autocast=autocast,
     )
-    units = find_units(trace, parents_of(model))
+    units = with_other_names(find_units(trace, parents_of(model)), model)
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
     )
