@@ -135,7 +135,9 @@ def test_the_loss_is_found_in_the_output(form: str) -> None:
 
 
 def test_without_a_loss_the_outputs_are_named() -> None:
-    with pytest.raises(baechi.InputError, match=r"logits.* float32\[8,16\], .*hidden.* float32") as e:
+    with pytest.raises(
+        baechi.InputError, match=r"logits.* float32\[8,16\], .*hidden.* float32"
+    ) as e:
         planned(Answers("logits"), loss=None)
     assert e.value.hint is not None
     assert "pass loss=" in e.value.hint
@@ -250,7 +252,9 @@ def test_an_unknown_optimizer_is_refused(optimizer: Any) -> None:
 
 def test_an_optimizer_whose_step_cannot_be_traced_is_refused_with_the_nearest() -> None:
     model = stack(16, 8)
-    with pytest.raises(baechi.InputError, match=r"step of LBFGS cannot be traced[^\n]*\nhint: .*sgd"):
+    with pytest.raises(
+        baechi.InputError, match=r"step of LBFGS cannot be traced[^\n]*\nhint: .*sgd"
+    ):
         planned(model, optimizer=torch.optim.LBFGS(model.parameters()))
 
 

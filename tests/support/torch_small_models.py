@@ -1,5 +1,6 @@
 """Models of a few layers, one for each thing that a plan must know about; all make a scalar."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ def rows(width: int = 16, count: int = 8) -> Tensor:
 def stack(*widths: int) -> nn.Sequential:
     """Linear layers "0", "2", ... with tanh between them; its loss is `total`."""
     layers: list[nn.Module] = []
-    for i, o in zip(widths, widths[1:], strict=False):
+    for i, o in itertools.pairwise(widths):
         layers += [nn.Linear(i, o), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
 

@@ -10,7 +10,7 @@ import torch
 
 from baechi.cluster import Cluster
 from baechi.torch.drafting import draft
-from baechi.torch.rehearsal import rehearse
+from baechi.torch.fitting import peaks_of
 from baechi.torch.search import search
 from baechi.torch.simdev import NoValuesError
 from baechi.units import format_bytes
@@ -82,10 +82,8 @@ def replanned(planned: Planned, caps: Sequence[int], cluster: Cluster | None = N
 def _rehearsed(
     planned: Planned, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Planned:
-    steps = 2 if planned.plan.mode == "training" else 1
-    free = planned.plan.without_limits()
-    measured = rehearse(model, free, args, kwargs, steps=steps, dry=True)
-    plan = dataclasses.replace(planned.plan, confirmed=measured.peak_bytes)
+    peaks = peaks_of(planned.plan, model, args, kwargs)
+    plan = dataclasses.replace(planned.plan, confirmed=peaks)
     return dataclasses.replace(planned, plan=plan)
 
 

@@ -14,7 +14,7 @@ from baechi.torch.model_plan import ModelPlan
 from baechi.torch.rehearsal import rehearse
 from baechi.units import format_bytes
 
-__all__ = ["Fits", "fits"]
+__all__ = ["Fits", "fits", "peaks_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,19 @@ def fits(
             "the plan does not know its model: it comes from a file, or the model is gone",
             hint="pass model=",
         )
-    steps = 2 if plan.mode == "training" else 1
-    free = plan.without_limits()
-    measured = rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss)
     caps = tuple(device.cap_bytes for device in plan.devices)
-    return Fits(measured.devices, measured.peak_bytes, caps)
+    return Fits(plan.cluster.names, peaks_of(plan, model, args, kwargs, loss), caps)
+
+
+def peaks_of(
+    plan: ModelPlan,
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    loss: LossArgument = None,
+) -> tuple[int, ...]:
+    """What each device holds at most in a dry rehearsal without limits, in the steady state."""
+    unlimited = tuple(dataclasses.replace(device, cap_bytes=2**60) for device in plan.devices)
+    free = dataclasses.replace(plan, devices=unlimited)
+    steps = 2 if plan.mode == "training" else 1
+    return rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss).peak_bytes

@@ -140,11 +140,6 @@ class ModelPlan:
         found = device_of(self.placement, path)
         return self.cluster.names[0] if found is None else found
 
-    def without_limits(self) -> ModelPlan:
-        """The same plan on devices that hold anything, to measure what it takes."""
-        unlimited = tuple(dataclasses.replace(d, cap_bytes=2**60) for d in self.devices)
-        return dataclasses.replace(self, devices=unlimited, confirmed=())
-
     def fits(
         self,
         args: Sequence[Any] = (),
@@ -158,15 +153,11 @@ class ModelPlan:
         Args:
             args: positional arguments of forward; only shapes and types are read.
             kwargs: keyword arguments of forward.
-            model: the planned model; a plan that `baechi.plan` made knows it.
-            loss: as in `baechi.plan`; such a plan knows it as well.
+            model: the planned model; needed where the plan comes from a file.
+            loss: as in `baechi.plan`; by default the one that was planned.
 
         Returns:
             True or False in a condition, and the peak of each device.
-
-        Raises:
-            InputError: the plan comes from a file, and no model was given.
-            PlanMismatchError: it is another model.
         """
         from baechi.torch.fitting import fits
 

@@ -6,6 +6,7 @@ import dataclasses
 import decimal
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +14,19 @@ from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.formats import strict_json
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
+from baechi.torch.model_plan_text import version_note
 
 __all__ = ["FORMAT", "SCHEMA", "read_model_plan", "write_document"]
 
 FORMAT = "baechi-model-plan"
 SCHEMA = 1
 _TEXTS = ("mode", "objective", "optimizer", "granularity", "level", "autocast")
+_CHOICES = {
+    "mode": ("training", "inference"),
+    "objective": ("fastest", "fewest-devices", "most-headroom"),
+    "granularity": ("module", "op"),
+    "level": ("op", "module"),
+}
 _MAPS = ("modules", "ops", "model", "versions")
 _LISTS = ("reasons", "inputs", "notes")
 _COUNTS = ("step_ns", "copies", "copied_bytes")
@@ -62,6 +70,9 @@ def read_model_plan(path: str | os.PathLike[str]) -> ModelPlan:
     except InputError as error:
         raise InputError(f"{file}: {error}", hint=error.hint) from None
     _check_devices(plan, file)
+    note = version_note(plan)
+    if note:
+        warnings.warn(f"{file}: {note}", stacklevel=3)
     return plan
 
 
@@ -69,6 +80,9 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
     fields: dict[str, Any] = {}
     for name in _TEXTS:
         fields[name] = _is(document[name], str, name)
+        if name in _CHOICES and fields[name] not in _CHOICES[name]:
+            known = ", ".join(_CHOICES[name])
+            raise InputError(f'"{name}" is "{fields[name]}"', hint=f"choose from {known}")
     for name in _COUNTS:
         fields[name] = _count(document[name], name)
     for name in _MAPS:
@@ -122,6 +136,11 @@ def _compared(row: Any) -> Compared:
 
 
 def _check_devices(plan: ModelPlan, file: str) -> None:
+    if tuple(device.name for device in plan.devices) != plan.cluster.names:
+        raise InputError(f'{file}: "devices" and "cluster" do not name the same devices')
+    if plan.confirmed and len(plan.confirmed) != len(plan.devices):
+        count = f"{len(plan.confirmed)} peaks for {len(plan.devices)} devices"
+        raise InputError(f'{file}: "confirmed" has {count}')
     known = set(plan.cluster.names)
     for name, entries in (("modules", plan.modules), ("ops", plan.ops)):
         for path, device in entries.items():

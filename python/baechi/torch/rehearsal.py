@@ -26,6 +26,7 @@ from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import OpContext, SimulatedDevices, resolve, simulated, to_host
 from baechi.torch.tracing import trace_call
+from baechi.torch.trees import flatten
 from baechi.torch.twins import twin_of
 from baechi.torch.work import work_of
 from baechi.units import format_bytes, format_ns
@@ -194,7 +195,8 @@ class _Stage:
         if self.level == "module":
             modules = {p: self.targets[name] for p, name in self.plan.placement.items()}
             modules.setdefault("", self.targets[self.plan.cluster.names[0]])
-            apply_modules(model, modules)
+            if apply_modules(model, modules).runtime is None:  # one device, no hooks that copy
+                return lambda: self._call_on(model, next(iter(modules.values())))
             return lambda: model(*self.args, **self.kwargs)
         homes = {w: self.targets[d] for w, d in self.placement.home_of_weight.items()}
         placed = place_program(
@@ -204,6 +206,11 @@ class _Stage:
         )
         move_weights(model, _with_ties(model, homes))
         return lambda: placed(model, self.args, self.kwargs)
+
+    def _call_on(self, model: torch.nn.Module, device: torch.device) -> Any:
+        tensors, tree = flatten((tuple(self.args), dict(self.kwargs)))
+        args, kwargs = tree.rebuild([tensor.to(device) for tensor in tensors])
+        return model(*args, **kwargs)
 
 
 def _with_ties(

@@ -71,7 +71,7 @@ class _AdafactorBytes(Optimizer):
         self.formula = read_optimizer("adafactor", torch.nn.Module(), foreach)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Makes the state in the first step, and the scratch of one step in each."""
         devices: dict[torch.device, int] = {}
         rows = []

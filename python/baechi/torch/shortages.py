@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -48,10 +47,11 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
 
 def _needs(planned: Planned) -> dict[str, int]:
     """What the placement takes on each device: predicted or, if it was more, measured."""
-    devices, measured = planned.plan.devices, planned.plan.confirmed
+    devices = planned.plan.devices
+    measured = planned.plan.confirmed or (0,) * len(devices)
     return {
         device.name: max(device.peak_bytes, seen)
-        for device, seen in itertools.zip_longest(devices, measured, fillvalue=0)
+        for device, seen in zip(devices, measured, strict=True)
     }
 
 
