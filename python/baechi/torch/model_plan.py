@@ -18,44 +18,14 @@ from baechi.torch.asked import Asked
 from baechi.torch.fingerprints import changes, describe
 from baechi.torch.losses import LossArgument
 from baechi.torch.module_map import device_of, follow
+from baechi.torch.predictions import Compared, PlannedDevice
 from baechi.units import format_ns
 
 if TYPE_CHECKING:
+    from baechi.tables import Summary
     from baechi.torch.fitting import Fits
 
 __all__ = ["Compared", "ModelPlan", "PlannedDevice"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedDevice:
-    """What was predicted for one device.
-
-    Attributes:
-        name: such as "cuda:0".
-        cap_bytes: memory minus reserve.
-        peak_bytes: the most that is allocated at once.
-        peak_at: the op or autograd function that reaches it.
-        by_class: bytes at the peak, by class of `baechi.torch.ledger.CLASSES`.
-        busy_ns: how long it computes.
-        num_ops: forward ops on it.
-    """
-
-    name: str
-    cap_bytes: int
-    peak_bytes: int
-    peak_at: str
-    by_class: Mapping[str, int]
-    busy_ns: int
-    num_ops: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
-    """An obvious placement beside the plan's: its step time, and how much memory it lacks."""
-
-    name: str
-    step_ns: int
-    missing_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -256,6 +226,23 @@ class ModelPlan:
 
         return write_document(self)
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes one HTML file that shows the plan (docs/report.md); it needs no network.
+
+        Raises:
+            InputError: the plan comes from a file, which does not hold its operator graph.
+            OSError: the file cannot be written.
+        """
+        from baechi.torch.model_plan_report import report_of
+
+        report_of(self, path)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto and chrome://tracing open; errors as in `report`."""
+        from baechi.torch.model_plan_report import trace_of
+
+        trace_of(self, path)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: torch.nn.Module | None = None) -> ModelPlan:
         """Reads a plan; a person may have changed devices in it.
@@ -274,7 +261,7 @@ class ModelPlan:
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but what only this process has."""
-        return {**self.__dict__, "asked": None}
+        return {**self.__dict__, "asked": None, "operator_plan": None}
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""
@@ -293,6 +280,16 @@ class ModelPlan:
 
     def __str__(self) -> str:
         """One line per device, the obvious placements beside, and the notes."""
+        return str(self.summary)
+
+    @property
+    def summary(self) -> Summary:
+        """What `print` shows, in parts."""
         from baechi.torch.model_plan_text import summary_of
 
-        return str(summary_of(self))
+        return summary_of(self)
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import summary_html
+
+        return summary_html(self.summary)

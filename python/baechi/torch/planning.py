@@ -27,7 +27,7 @@ from baechi.torch.program import Program
 from baechi.torch.search import search
 from baechi.torch.shortages import shortage
 from baechi.torch.tasks import Objective, Task, make_task
-from baechi.torch.tracing import trace_call
+from baechi.torch.tracing_levels import flatten_call, trace_at
 
 __all__ = ["Planned", "plan", "study"]
 
@@ -46,6 +46,7 @@ def plan(
     objective: Objective = "fastest",
     pin: Mapping[str, str] | None = None,
     granularity: Literal["module", "op"] = "module",
+    level: Literal["auto", "op", "module"] = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
     confirm: bool = True,
@@ -72,6 +73,8 @@ def plan(
         pin: module or parameter paths, or patterns of such ("encoder.*"), to device names.
         granularity: "module" keeps a module's weights and own ops together; "op" places ops that
             use no weights one by one.
+        level: "module" predicts for the model's own code with hooks, as `plan.apply` runs it where
+            a graph cannot stand for the model; "op" raises in that case.
         autocast: as under ``torch.autocast`` with this type.
         costs: measured times (`baechi.torch.measuring`); other ops have analytic prices.
         confirm: rehearse the plan without values, and plan again with closer limits if a device
@@ -93,6 +96,7 @@ def plan(
         objective=objective,
         pin=pin,
         granularity=granularity,
+        level=level,
         autocast=autocast,
         costs=costs,
     )
@@ -111,7 +115,7 @@ class Planned:
     """A plan with everything that it was made from."""
 
     plan: ModelPlan
-    program: Program
+    program: Program | None
     task: Task
     outcome: Outcome
     found: Mapping[str, Outcome]
@@ -130,6 +134,7 @@ def study(
     objective: Objective = "fastest",
     pin: Mapping[str, str] | None = None,
     granularity: str = "module",
+    level: str = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
 ) -> Planned:
@@ -137,6 +142,7 @@ def study(
     _check_choice("mode", mode, ("training", "inference"))
     _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
     _check_choice("granularity", granularity, ("module", "op"))
+    _check_choice("level", level, ("auto", "op", "module"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     cluster, notes = read_torch_devices(devices)
@@ -144,17 +150,16 @@ def study(
     reader, more = _optimizer(optimizer, model, cluster, training)
     notes = (*notes, *more)
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
-    if captured.program is None:
-        raise InputError("the model could not be captured: " + "; ".join(captured.reasons))
-    trace = trace_call(
-        model,
-        captured.program,
-        args,
-        kwargs or {},
-        training=training,
-        loss=loss,
-        autocast=autocast,
+    if level == "op" and captured.level != "op":
+        raise InputError(
+            "no graph may stand for the model: " + "; ".join(captured.reasons),
+            hint='plan with level="auto"',
+        )
+    taken = "module" if level == "module" else captured.level
+    trace, more = trace_at(
+        taken, captured, model, args, kwargs or {}, training=training, loss=loss, autocast=autocast
     )
+    notes = (*notes, *more)
     units = with_other_names(find_units(trace, parents_of(model)), model)
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
@@ -166,10 +171,10 @@ def study(
         mode,
         reader,
         granularity,
-        captured.level,
-        captured.reasons,
+        taken,
+        captured.reasons if taken == captured.level else ("module level was asked for",),
         describe(model),
-        _inputs_text(captured.program, args, kwargs or {}),
+        _inputs_text(model, args, kwargs or {}),
         prices,
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
@@ -216,9 +221,11 @@ def _left_out(task: Task) -> tuple[str, ...]:
     )
 
 
-def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    tensors = program.bind(args, kwargs)
+def _inputs_text(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    tree, tensors = flatten_call(model, args, kwargs)
     return tuple(
         f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
-        for path, t in zip(program.call.tree.paths, tensors, strict=True)
+        for path, t in zip(tree.paths, tensors, strict=True)
     )

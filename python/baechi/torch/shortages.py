@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from baechi.errors import OutOfMemoryError
 from baechi.torch.confirming import replanned
+from baechi.torch.proofs import proof_of_misfit
 from baechi.torch.tasks import caps_of
 from baechi.units import format_bytes
 
@@ -31,17 +32,21 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
     enough = _enough(planned, confirm)
     listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in needs.items())
     sizes = ", ".join(f'"{name}": {nbytes}' for name, nbytes in enough.items())
+    task = planned.task
+    proof = proof_of_misfit(task) if task.caps == caps_of(task.cluster) else None
     error = OutOfMemoryError(
         lacking.peak_at,
         lacking.name,
         needs[lacking.name],
         lacking.cap_bytes,
-        message=f"no placement was found that fits: the best needs {listed}; {lacking.name} has "
-        f"{format_bytes(lacking.cap_bytes)}, {missing} bytes too few",
+        message=(f"proved infeasible: {proof}; " if proof else "no placement was found that fits: ")
+        + f"the best needs {listed}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
+        f"{missing} bytes too few",
         hint=(f"devices={{{sizes}}} would do; " if enough else "")
         + "a smaller batch or checkpointing needs less",
     )
     error.enough = enough
+    error.proved_infeasible = proof is not None
     return error
 
 
