@@ -32,13 +32,7 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         InputError: there is none; the message names the outputs.
     """
     if loss is not None:
-<<<<<<< HEAD
-        devices = frozenset(tensor.device for tensor in flatten(output)[0])
-        with _WhereOutputsAre(devices):
-            found = loss(output)
-=======
         found = _called(loss, output)
->>>>>>> main
         if not _is_scalar(found):
             raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
         return found
@@ -63,7 +57,6 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
     )
 
 
-<<<<<<< HEAD
 class _WhereOutputsAre(TorchFunctionMode):
     """Copies tensors of other devices, such as labels, to the output that they meet in a call."""
 
@@ -90,11 +83,13 @@ class _WhereOutputsAre(TorchFunctionMode):
 
         args, kwargs = tree_map_only(torch.Tensor, moved, (args, kwargs))
         return func(*args, **kwargs)
-=======
+
+
 def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
-    """The loss; tensors that it closes over have to follow the output to its device."""
+    devices = frozenset(tensor.device for tensor in flatten(output)[0])
     try:
-        return loss(output)
+        with _WhereOutputsAre(devices):
+            return loss(output)
     except RuntimeError as error:
         message = str(error).strip().splitlines()[0] if str(error).strip() else ""
         if "device" not in message or isinstance(error, torch.OutOfMemoryError):
@@ -104,7 +99,6 @@ def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
             hint="outputs are on meta while planning, and on the device of the last layer later: "
             "move what the function closes over, as in labels.to(output.device)",
         ) from error
->>>>>>> main
 
 
 def _is_scalar(value: Any) -> TypeGuard[torch.Tensor]:

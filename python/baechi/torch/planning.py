@@ -229,33 +229,3 @@ def _inputs_text(
         f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
         for path, t in zip(tree.paths, tensors, strict=True)
     )
-<<<<<<< HEAD
-=======
-
-
-def _fitting(planned: Planned) -> ModelPlan:
-    """The plan, or an error that says what would fit."""
-    found = planned.plan
-    if found.is_within_limits:
-        return found
-    lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
-    peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(
-        max(o.memory.peaks) for name, o in planned.found.items() if name.startswith("only ")
-    )
-    missing = lacking.peak_bytes - lacking.cap_bytes
-    proof = proof_of_misfit(planned.task)
-    error = OutOfMemoryError(
-        lacking.peak_at,
-        lacking.name,
-        lacking.peak_bytes,
-        lacking.cap_bytes,
-        message=(f"proved infeasible: {proof}; " if proof else "no placement was found that fits: ")
-        + f"the best needs {peaks}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
-        f"{missing} bytes too few",
-        hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
-        "checkpointing needs less",
-    )
-    error.proved_infeasible = proof is not None
-    raise error
->>>>>>> main
