@@ -9,11 +9,13 @@ import torch
 
 from baechi import _core
 from baechi.cluster import Cluster
+from baechi.torch.asked import Asked
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
+from baechi.torch.operator_plan import operator_plan
 from baechi.torch.optimizers import Optimizer
 from baechi.torch.outcomes import Outcome
-from baechi.torch.tasks import Task
+from baechi.torch.tasks import Task, caps_of
 
 __all__ = ["Context", "draft"]
 
@@ -33,6 +35,7 @@ class Context:
     prices: Mapping[str, int]
     notes: tuple[str, ...]
     autocast: str
+    asked: Asked
 
 
 def draft(
@@ -47,10 +50,11 @@ def draft(
         for path in paths
     }
     steps = outcome.layout.device_of_step
+    caps = caps_of(cluster)
     devices = tuple(
         PlannedDevice(
             name=names[at],
-            cap_bytes=task.caps[at],
+            cap_bytes=caps[at],
             peak_bytes=memory.peak_bytes,
             peak_at=memory.at,
             by_class=dict(memory.by_class),
@@ -61,6 +65,7 @@ def draft(
     )
     moved = [m for m in outcome.memory.moved if m.source >= 0]
     optimizer = context.optimizer
+    beside = _beside(task, found)
     return ModelPlan(
         modules=compress(by_path),
         ops={task.trace.steps[step].key: names[d] for step, d in outcome.exceptions.items()},
@@ -80,7 +85,7 @@ def draft(
         step_ns=outcome.step_ns,
         copies=len(moved),
         copied_bytes=sum(m.nbytes for m in moved),
-        compared=_compared(task, found),
+        compared=_compared(task, beside),
         model=context.model,
         inputs=context.inputs,
         prices=context.prices,
@@ -88,14 +93,19 @@ def draft(
         notes=context.notes,
         versions={"baechi": _core.__version__, "torch": torch.__version__.partition("+")[0]},
         autocast=context.autocast,
+        asked=context.asked,
+        operator_plan=operator_plan(task, outcome, beside, context.notes),
     )
 
 
-def _compared(task: Task, found: Mapping[str, Outcome]) -> tuple[Compared, ...]:
+def _beside(task: Task, found: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """One device (the best), an even split and a split by weights alone."""
     singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
-    rows = [("one device", min(singles, key=lambda outcome: outcome.rank(task)))]
-    rows += [(n, found[n]) for n in ("even split", "weights-only split") if n in found]
+    rows = {"one device": min(singles, key=lambda outcome: outcome.rank(task))}
+    return rows | {n: found[n] for n in ("even split", "weights-only split") if n in found}
+
+
+def _compared(task: Task, beside: Mapping[str, Outcome]) -> tuple[Compared, ...]:
     return tuple(
         Compared(
             name=name,
@@ -105,5 +115,5 @@ def _compared(task: Task, found: Mapping[str, Outcome]) -> tuple[Compared, ...]:
                 for peak, cap in zip(outcome.memory.peaks, task.caps, strict=True)
             ),
         )
-        for name, outcome in rows
+        for name, outcome in beside.items()
     )

@@ -9,13 +9,15 @@ from typing import Any, Literal
 import torch
 
 from baechi.cluster import Cluster
-from baechi.errors import InputError, OutOfMemoryError
+from baechi.errors import InputError
+from baechi.torch.asked import Asked
 from baechi.torch.capture import capture
+from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import describe
-from baechi.torch.layouts import parents_of
+from baechi.torch.layouts import parents_of, with_other_names
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units
@@ -23,9 +25,9 @@ from baechi.torch.optimizers import Optimizer, read_optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
 from baechi.torch.search import search
+from baechi.torch.shortages import shortage
 from baechi.torch.tasks import Objective, Task, make_task
-from baechi.torch.tracing import trace_call
-from baechi.units import format_bytes
+from baechi.torch.tracing_levels import flatten_call, trace_at
 
 __all__ = ["Planned", "plan", "study"]
 
@@ -44,6 +46,7 @@ def plan(
     objective: Objective = "fastest",
     pin: Mapping[str, str] | None = None,
     granularity: Literal["module", "op"] = "module",
+    level: Literal["auto", "op", "module"] = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
     confirm: bool = True,
@@ -60,15 +63,18 @@ def plan(
         devices: text such as "2x24GiB,12GiB", a file, a `Cluster`, a mapping of device to size, or
             None for the accelerators of this machine (`baechi.torch.read_torch_devices`).
         mode: "training" counts gradients, optimizer and what backward needs; "inference" does not.
-        optimizer: a name of `baechi.torch.optimizers.NAMES` or a torch optimizer of this model; in
-            training "adamw" if it is left out, and the plan says so.
+        optimizer: a name of `baechi.torch.optimizers.NAMES`, a torch optimizer of this model, or a
+            function that makes one of a list of parameters; in training "adamw" if it is left out,
+            and the plan says so.
         loss: takes the model's output to a scalar; by default the output itself, its `.loss` or
-            its `["loss"]`.
+            its `["loss"]`. Labels that it brings along are copied to where the output is.
         objective: "fastest" step; "fewest-devices"; or "most-headroom", the smallest share of its
             limit on the fullest device.
         pin: module or parameter paths, or patterns of such ("encoder.*"), to device names.
         granularity: "module" keeps a module's weights and own ops together; "op" places ops that
             use no weights one by one.
+        level: "module" predicts for the model's own code with hooks, as `plan.apply` runs it where
+            a graph cannot stand for the model; "op" raises in that case.
         autocast: as under ``torch.autocast`` with this type.
         costs: measured times (`baechi.torch.measuring`); other ops have analytic prices.
         confirm: rehearse the plan without values, and plan again with closer limits if a device
@@ -90,14 +96,18 @@ def plan(
         objective=objective,
         pin=pin,
         granularity=granularity,
+        level=level,
         autocast=autocast,
         costs=costs,
     )
-    if not confirm or planned.plan.level != "op":
-        return _fitting(planned)
-    from baechi.torch.confirming import confirmed
 
-    return _fitting(confirmed(planned, model, args, kwargs or {}, loss))
+    def checked(one: Planned) -> Planned:
+        return confirmed(one, model, args, kwargs or {}) if confirm else one
+
+    planned = checked(planned)
+    if not planned.plan.is_within_limits:
+        raise shortage(planned, checked)
+    return planned.plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +115,7 @@ class Planned:
     """A plan with everything that it was made from."""
 
     plan: ModelPlan
-    program: Program
+    program: Program | None
     task: Task
     outcome: Outcome
     found: Mapping[str, Outcome]
@@ -124,6 +134,7 @@ def study(
     objective: Objective = "fastest",
     pin: Mapping[str, str] | None = None,
     granularity: str = "module",
+    level: str = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
 ) -> Planned:
@@ -131,6 +142,7 @@ def study(
     _check_choice("mode", mode, ("training", "inference"))
     _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
     _check_choice("granularity", granularity, ("module", "op"))
+    _check_choice("level", level, ("auto", "op", "module"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     cluster, notes = read_torch_devices(devices)
@@ -138,34 +150,35 @@ def study(
     reader, more = _optimizer(optimizer, model, cluster, training)
     notes = (*notes, *more)
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
-    if captured.program is None:
-        raise InputError("the model could not be captured: " + "; ".join(captured.reasons))
-    trace = trace_call(
-        model,
-        captured.program,
-        args,
-        kwargs or {},
-        training=training,
-        loss=loss,
-        autocast=autocast,
+    if level == "op" and captured.level != "op":
+        raise InputError(
+            "no graph may stand for the model: " + "; ".join(captured.reasons),
+            hint='plan with level="auto"',
+        )
+    taken = "module" if level == "module" else captured.level
+    trace, more = trace_at(
+        taken, captured, model, args, kwargs or {}, training=training, loss=loss, autocast=autocast
     )
-    units = find_units(trace, parents_of(model))
+    notes = (*notes, *more)
+    units = with_other_names(find_units(trace, parents_of(model)), model)
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
     )
+    notes = (*notes, *_left_out(task))
     outcome, found = search(task)
     context = Context(
         cluster,
         mode,
         reader,
         granularity,
-        captured.level,
-        captured.reasons,
+        taken,
+        captured.reasons if taken == captured.level else ("module level was asked for",),
         describe(model),
-        _inputs_text(captured.program, args, kwargs or {}),
+        _inputs_text(model, args, kwargs or {}),
         prices,
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
+        Asked.of(model, loss, optimizer if training else None),
     )
     return Planned(
         draft(task, outcome, found, context), captured.program, task, outcome, found, context
@@ -191,30 +204,28 @@ def _optimizer(
     return read_optimizer(optimizer, model, foreach), notes
 
 
-def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    tensors = program.bind(args, kwargs)
-    return tuple(
-        f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
-        for path, t in zip(program.call.tree.paths, tensors, strict=True)
+def _left_out(task: Task) -> tuple[str, ...]:
+    """A note on parameters that get gradients and are not updated."""
+    if task.optimizer is None or task.optimizer.names is None:
+        return ()
+    storages = task.trace.storages
+    updated = {storage for storage, _, _ in task.parameters}
+    reached = {f.parameter for f in task.trace.functions if f.parameter >= 0}
+    names = [storages[at].name for at in sorted(reached - updated)]
+    if not names:
+        return ()
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"{shown}: gradients, but no updates by the optimizer; predicted for model.zero_grad(), "
+        "which drops them, and freezing them would save them",
     )
 
 
-def _fitting(planned: Planned) -> ModelPlan:
-    """The plan, or an error that says what would fit."""
-    found = planned.plan
-    if found.is_within_limits:
-        return found
-    lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
-    peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
-    missing = lacking.peak_bytes - lacking.cap_bytes
-    raise OutOfMemoryError(
-        lacking.peak_at,
-        lacking.name,
-        lacking.peak_bytes,
-        lacking.cap_bytes,
-        message=f"no placement was found that fits: the best needs {peaks}; {lacking.name} has "
-        f"{format_bytes(lacking.cap_bytes)}, {missing} bytes too few",
-        hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
-        "checkpointing needs less",
+def _inputs_text(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    tree, tensors = flatten_call(model, args, kwargs)
+    return tuple(
+        f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
+        for path, t in zip(tree.paths, tensors, strict=True)
     )

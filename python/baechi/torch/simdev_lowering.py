@@ -62,19 +62,19 @@ def scaled_dot_product_attention(
         return aten.scaled_dot_product_attention.default.decompose(  # type: ignore[no-any-return]
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    is_unbatched = query.dim() == 3  # the kernel has a batch dimension, and torch adds one
-    if is_unbatched:
-        query, key, value = (part.unsqueeze(0) for part in (query, key, value))
-        if attn_mask is not None and attn_mask.dim() == 3:
-            attn_mask = attn_mask.unsqueeze(0)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
             attn_mask.logical_not(), float("-inf")
         )
+    is_single = query.dim() == 3  # without a batch: torch adds one
+    if is_single:
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unsqueeze(0)
     out: torch.Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
-    return out.squeeze(0) if is_unbatched else out
+    return out.squeeze(0) if is_single else out
 
 
 def mish_backward(grad_output: SimTensor, self: SimTensor) -> torch.Tensor:
@@ -92,22 +92,34 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
 }
 
 
+_OF_PLAIN = (
+    aten.dropout.default,
+    aten._weight_norm.default,
+    aten.scaled_dot_product_attention.default,
+)
+
+
 @contextmanager
-def lowered() -> Iterator[None]:
-    """Lets composite ops of simulated tensors come apart as here; other meta tensors are spared."""
+def lowered(*, plain: bool = False) -> Iterator[None]:
+    """Lets composite ops of simulated tensors come apart as here; other meta tensors are spared.
+
+    Args:
+        plain: the main ones of plain meta tensors, too: a trace sees what a simulation will.
+    """
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         for op, function in LOWERINGS.items():
-            library.impl(op, _for_simulated(op, function), "AutogradMeta")  # type: ignore[no-untyped-call]
+            kernel = _for_simulated(op, function, plain=plain and op in _OF_PLAIN)
+            library.impl(op, kernel, "AutogradMeta")  # type: ignore[no-untyped-call]
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]
 
 
-def _for_simulated(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _for_simulated(op: Any, function: Callable[..., Any], *, plain: bool) -> Callable[..., Any]:
     @functools.wraps(function)
     def kernel(first: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(first, SimTensor):
+        if plain or isinstance(first, SimTensor):
             return function(first, *args, **kwargs)
         return op.decompose(first, *args, **kwargs)
 
@@ -116,9 +128,7 @@ def _for_simulated(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor of the same shape; memory that nobody touches takes none."""
-    if not isinstance(tensor, SimTensor):
-        return tensor
-    inner = tensor._inner
+    inner = tensor._inner if isinstance(tensor, SimTensor) else tensor
     if inner.is_meta:
         inner = torch.empty_strided(inner.size(), inner.stride(), dtype=inner.dtype, device="cpu")
     return inner.detach().requires_grad_(tensor.requires_grad)
