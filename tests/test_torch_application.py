@@ -176,7 +176,6 @@ def test_outputs_come_back_beside_the_inputs_at_both_levels(devices: SimulatedDe
     assert status(model).graph_calls == status(model).module_calls == 1
 
 
-@pytest.mark.filterwarnings("ignore:torch.autocast has no effect on simulated devices")
 def test_autocast_has_a_graph_of_its_own(devices: SimulatedDevices) -> None:
     model, twin = nn.Sequential(nn.Linear(WIDTH, 8), nn.Linear(8, 2)), None
     twin = copy.deepcopy(model)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,10 +27,9 @@ _KIND, _KEY = "ipu", DispatchKey.AutocastIPU
 AUTOCAST_MARK = DispatchKeySet(_KEY)
 """Key set that a simulated tensor carries besides those of its device."""
 
-# Weights are cast once while the cast is in use, as torch's own cache has it: the gradients of
-# all uses are then added up in the lower precision. Autograd keeps a cast that backward needs.
-_CASTS: weakref.WeakValueDictionary[tuple[int, int, torch.dtype], Tensor]
-_CASTS = weakref.WeakValueDictionary()
+# Weights are cast once in a block of autocast, as torch's own cache has it: the gradients of all
+# uses are then added up in the lower precision. Values are held, so that no id comes again.
+_CASTS: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
 
 @contextmanager
@@ -39,11 +37,20 @@ def autocasting() -> Iterator[None]:
     """Lets simulated tensors in this thread follow the autocast of the CPU."""
     _kernels()
     was = torch.is_autocast_enabled(_KIND)
+    clear_cache = torch.clear_autocast_cache
+
+    def clear_both() -> None:
+        _CASTS.clear()
+        clear_cache()
+
     torch.set_autocast_enabled(_KIND, True)
+    torch.clear_autocast_cache = clear_both  # which the end of a block of autocast calls
     try:
         yield
     finally:
+        torch.clear_autocast_cache = clear_cache
         torch.set_autocast_enabled(_KIND, was)
+        _CASTS.clear()
 
 
 @functools.cache
@@ -83,10 +90,9 @@ def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
     if not is_weight or not torch.is_grad_enabled() or not torch.is_autocast_cache_enabled():
         return value.to(dtype)
     key = id(value), value._version, dtype
-    found = _CASTS.get(key)
-    if found is None:
-        found = _CASTS[key] = value.to(dtype)
-    return found
+    if key not in _CASTS:
+        _CASTS[key] = value, value.to(dtype)
+    return _CASTS[key][1]
 
 
 _KNOWN: dict[Any, tuple[torch.dtype | None, ...]] = {}
@@ -109,10 +115,10 @@ def _asked(
         given = [_fake(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = tree_unflatten(given, tree)
         noticed = _Casts(given)
-        with torch.autocast("cpu", lower, cache_enabled=False), noticed:
-            # The casts come first; what an op refuses then, it will refuse again.
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                op(*args, **kwargs)
+        casting = torch.autocast("cpu", lower, cache_enabled=False)
+        # The casts come first; what an op refuses then, it will refuse again.
+        with contextlib.suppress(RuntimeError, NotImplementedError), casting, noticed:
+            op(*args, **kwargs)
     return tuple(noticed.targets)
 
 

@@ -1,0 +1,92 @@
+"""Autocast on simulated devices makes the casts of the CPU, also between placed modules."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_models
+from baechi.torch.module_apply import apply_modules
+from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
+from torch_placing import at_random, largest_difference, on
+
+FIRST = resolve("simdev:0")
+
+
+@pytest.fixture
+def devices() -> Iterator[SimulatedDevices]:
+    with simulated(3) as simulation:
+        yield simulation
+
+
+def autocast(dtype: torch.dtype = torch.bfloat16) -> torch.autocast:
+    return torch.autocast("cpu", dtype)
+
+
+@pytest.mark.parametrize("name", ["resnet", "packed-lstm", "bert", "gpt2", "t5", "mixtral"])
+def test_the_first_loss_module_by_module_is_that_of_the_host(
+    devices: SimulatedDevices, name: str
+) -> None:
+    case = torch_models.BY_NAME[name]
+    plain, sample = case.build(), case.build()
+    apply_modules(sample.model, at_random(sample.model, 3, seed=3))
+    with autocast():
+        expected, found = plain.loss(), sample.loss()
+    assert (found.dtype, found.item()) == (expected.dtype, expected.item())
+    expected.backward(), found.backward()
+    gradients = [
+        {name: to_host(p.grad) for name, p in each.model.named_parameters() if p.grad is not None}
+        for each in (plain, sample)
+    ]
+    assert {g.dtype for g in gradients[1].values()} == {torch.float32}
+    largest = max(float(g.abs().max()) for g in gradients[0].values())
+    assert largest_difference(*gradients) < 1e-2 * largest  # sums of bfloat16 in another order
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ops_cast_down_cast_up_or_take_the_widest(
+    devices: SimulatedDevices, dtype: torch.dtype
+) -> None:
+    x = torch.rand(3, 3, device=FIRST)
+    with autocast(dtype):
+        product = x @ x
+        assert product.dtype == torch.einsum("ij,jk", x, x).dtype == dtype
+        assert nn.functional.mse_loss(product, product).dtype == torch.float32
+        assert torch.cat([product, x]).dtype == torch.float32
+        assert (x.double() @ x.double()).dtype == torch.float64
+        assert x.exp().dtype == torch.float32
+        with torch.autocast("cpu", enabled=False):
+            assert (x @ x).dtype == torch.float32
+    assert (x @ x).dtype == torch.float32
+
+
+class _Casts(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_weight_that_is_used_twice_is_cast_once(devices: SimulatedDevices) -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    x = torch.rand(2, 4)
+    counts = []
+    for device in ("cpu", FIRST):
+        moved, rows = layer.to(device), x.to(device)
+        with _Casts() as casts, autocast():
+            y: Tensor = moved(moved(rows))
+        counts.append(casts.count)
+        y.sum().backward()
+        moved.zero_grad()
+    assert counts[0] == counts[1] == 2
+
+
+def test_a_dry_rehearsal_has_the_casts_too() -> None:
+    with simulated(1, dry=True), autocast():
+        x = torch.empty(4, 4, device=on(0))
+        assert (x @ x).dtype == torch.bfloat16
