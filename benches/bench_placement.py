@@ -1,5 +1,6 @@
 """Placing: a graph in, a plan out."""
 
+import numpy as np
 import pytest
 
 import baechi
@@ -75,6 +76,25 @@ def bench_m_etf_on_wide_blocks(timed, scaled, make):
         "m-etf, `physical`, blocks of 32 branches",
         num_ops,
         lambda: baechi.place(graph, cluster, "m-etf"),
+        rounds=3,
+    )
+
+
+def bench_m_etf_on_one_op_with_many_outputs(timed, scaled, make):
+    """Thousands of ready ops wait for one channel: they are not scored for each transfer."""
+    num_outputs = scaled(20_000)
+    rng = np.random.default_rng(1)
+    graph = baechi.Graph.from_arrays(
+        compute_ns=rng.integers(1_000, 100_000, num_outputs + 1),
+        tensor_producer=np.zeros(num_outputs, np.int32),
+        tensor_bytes=rng.integers(1, 200_000, num_outputs),
+        edge_tensor=np.arange(num_outputs, dtype=np.int32),
+        edge_consumer=np.arange(1, num_outputs + 1, dtype=np.int32),
+    )
+    timed(
+        "m-etf, `physical`, one op with as many outputs, 4 devices",
+        graph.num_ops - 1,
+        lambda: baechi.place(graph, make.cluster(4), "m-etf"),
         rounds=3,
     )
 

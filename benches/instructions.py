@@ -15,6 +15,7 @@ NUM_OPS = 10_000
 LOOPS = {
     "m-etf": "m-ETF decides, physical rules, 8 serial devices",
     "listed": "the same with devices given",
+    "given": "the same without limits, for many placements",
     "schedule": "a decision becomes a schedule with exact peaks",
     "makespan": "a placement with launch order: makespan",
     "peaks": "the same with exact peaks",

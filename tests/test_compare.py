@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import baechi
-from baechi import Cluster, Device, Graph, InputError, Link, workloads
+from baechi import Cluster, Device, Graph, InputError, Link, Plan, placer, workloads
+from baechi.errors import SolverError
 
+ROOT = Path(__file__).parent.parent
 LINK = Link(latency_ns=1, bytes_per_s=10**9)
 
 
@@ -104,3 +108,56 @@ def test_unknown_algorithms_and_missing_clusters_are_input_errors() -> None:
         baechi.compare(graph)
     with pytest.raises(InputError, match='no rules "magic"'):
         baechi.compare(graph, cluster, rules="magic")
+
+
+def many_chains() -> tuple[Graph, Cluster]:
+    """Chains whose transfers are long, ready in turns: m-ETF alone tears them apart."""
+    builder = baechi.GraphBuilder()
+    for step in range(6):
+        for chain in range(3):
+            builder.op(f"{chain}.{step}", compute_ns=10, persistent_bytes=5)
+            if step:
+                builder.connect(f"{chain}.{step - 1}", f"{chain}.{step}", bytes=40)
+    devices = [Device("d0", "gpu", 60 + 90), Device("d1", "gpu", 60 + 90)]
+    return builder.build(), Cluster(devices, LINK)
+
+
+def test_best_tries_the_grouped_graph_and_is_never_worse_for_it() -> None:
+    graph, cluster = many_chains()
+    plan = baechi.place(graph, cluster)
+    table = {row.algorithm: row for row in plan.candidates}
+    assert {"grouped contiguous", "grouped m-topo", "grouped m-etf"} < set(table)
+    assert plan.fits
+    steps = [row.makespan_ns for row in table.values() if row.makespan_ns and row.error is None]
+    assert plan.makespan_ns == min(steps)
+
+
+def test_a_grouped_winner_replays_from_its_file(tmp_path: Path) -> None:
+    graph = baechi.load_graph(
+        ROOT / "benches/workloads/dnn-partitioning/throughput-inputs/OperatorGraphs"
+        "/bert_l-3_inference.json"
+    )
+    cluster = Cluster("3xaccelerator:1GiB")
+    plan = baechi.place(graph, cluster)
+    assert plan.algorithm.startswith("grouped ")
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json", graph)
+    assert loaded.algorithm == plan.algorithm
+    assert baechi.simulate(graph, cluster, loaded).makespan_ns == plan.makespan_ns
+
+
+def test_best_goes_on_without_m_sct_where_the_solver_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def give_up(*_: object, **__: object) -> None:
+        raise SolverError("a piece of 3 ops was not solved")
+
+    monkeypatch.setattr(placer, "find_favorites", give_up)
+    graph, cluster = fork_join()
+    plan = baechi.place(graph, cluster)
+    assert plan.makespan_ns == 311
+    assert plan.provenance.notes[-1] == "m-sct was left out: a piece of 3 ops was not solved"
+    rows = {row.algorithm: row.error for row in plan.candidates}
+    assert rows["m-sct"] == rows["m-sct-reserve"] == "a piece of 3 ops was not solved"
+    with pytest.raises(SolverError):
+        baechi.place(graph, cluster, "m-sct")

@@ -289,3 +289,8 @@ def test_a_graph_of_backward_ops_alone_has_an_empty_forward_half() -> None:
 def test_an_unknown_step_is_an_input_error() -> None:
     with pytest.raises(InputError, match='no step "melt"'):
         baechi.group(workloads.chain(3, seed=1), ["melt"])
+
+
+def test_a_graph_without_ops_for_several_kinds_of_device_is_grouped_as_it_is() -> None:
+    graph = Graph.from_arrays(compute_ns=np.zeros((2, 0)), device_kinds=("gpu", "cpu"))
+    assert baechi.group(graph).graph.num_ops == 0

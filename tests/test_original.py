@@ -191,6 +191,17 @@ def test_an_edge_without_tensors_only_orders():
     assert tf.virtual_scheduler(graph, devices).graph["makespan"] == 6
 
 
+def test_a_replay_waits_for_a_producer_on_another_device_that_sends_nothing():
+    """Here ours leaves the original's letter: there the consumer runs before its producer."""
+    ends = []
+    for replay in (tf.virtual_scheduler, baseline_tf.virtual_scheduler):
+        graph = small_graph({0: 5, 1: 1}, [(0, 1, 99)], {0: 2, 1: 2})
+        graph.edges[0, 1]["tensor"] = []
+        graph.nodes[0]["p"], graph.nodes[1]["p"] = 0, 1
+        ends.append(column(replay(graph, vectors.devices([2, 2])), "end_ts"))
+    assert ends == [[5, 6], [5, 1]]
+
+
 def test_topo_order_breaks_ties_in_tf_where_every_op_has_one():
     graph = small_graph({0: 1, 1: 1, 2: 1}, [])
     for op, number in ((0, 9), (1, 4), (2, 5)):

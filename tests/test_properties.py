@@ -169,7 +169,8 @@ def test_best_is_the_shortest_plan_that_fits(rules: str, data: st.DataObject) ->
         assert without == []
         return
     table = {row.algorithm: row for row in best.candidates}
-    assert tuple(table) == algorithms(rules)
+    # On the grouped graph only some run, and only where there is one.
+    assert tuple(name for name in table if not name.startswith("grouped ")) == algorithms(rules)
     valid = [row.makespan_ns for row in best.candidates if row.error is None]
     assert best.fits
     assert best.makespan_ns == min(ns for ns in valid if ns is not None)

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import torch_public_models as public
-from baechi.torch.module_apply import Enter, apply_modules, remove_hooks, remove_modules
+from baechi.torch.module_apply import apply_modules, remove_modules
+from baechi.torch.module_hooks import Enter, remove_hooks
 from baechi.torch.simdev import simulated, to_host
 from torch_placing import on, place
 

@@ -262,3 +262,12 @@ def test_threads_do_not_see_each_other() -> None:
             thread.join()
         assert len(placed) == 15
         assert all(torch.equal(to_host(value), expected) for value in placed)
+
+
+def test_a_part_on_one_device_can_be_called_alone_too() -> None:
+    with simulated(2):
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+        x = torch.randn(2, WIDTH)
+        expected = model[1](x).detach()
+        place(model, {"": 0, "1": 1})
+        assert torch.equal(to_host(model[1](x)), expected)

@@ -199,3 +199,11 @@ def test_bad_devices_are_refused() -> None:
         simdev.resolve("simdev")
     with simdev.simulated(1), pytest.raises(InputError, match="no values to put on simdev:0"):
         torch.ones(2, device="meta").to(FIRST)
+
+
+def test_autocast_without_effect_is_said() -> None:
+    with simdev.simulated(1), torch.autocast("cpu", dtype=torch.bfloat16):
+        x = torch.ones(2, 2, device=FIRST)
+        with pytest.warns(UserWarning, match="no effect on simulated devices"):
+            product = x @ x
+        assert product.dtype == torch.float32

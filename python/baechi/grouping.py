@@ -109,7 +109,7 @@ class Grouping:
         setting = Setting.of(self.original, cluster, made.rules, retention)
         at = np.array([cluster.index(device.name) for device in plan.devices], np.int32)
         with with_names(self.original, setting.cluster):
-            core = self._scheduled(setting, at[self.devices(plan)], plan)
+            core = self.scheduled(setting, at[self.devices(plan)], plan.order)
         provenance = dataclasses.replace(
             made,
             made_for=self.original,
@@ -123,9 +123,19 @@ class Grouping:
             provenance=provenance,
         )
 
-    def _scheduled(
-        self, setting: Setting, device: npt.NDArray[np.int32], plan: Plan
+    def scheduled(
+        self,
+        setting: Setting,
+        device: npt.NDArray[np.int32],
+        order: npt.NDArray[np.int32],
     ) -> _core.Schedule:
+        """Schedules the original ops on devices: within the limits if that is found, else without.
+
+        Args:
+            setting: the original graph on its cluster.
+            device: int32[original ops].
+            order: int32[ops of `graph`], launch indices, to fall back on.
+        """
         flat, rules, retention = (
             (setting.flat_graph, setting.flat_cluster),
             setting.rules,
@@ -136,11 +146,11 @@ class Grouping:
         if rules == "physical" and (self.node_of >= 0).all():
             # What the plan's groups need together is enough for their ops one after the other.
             position = np.argsort(self.original.topological_order())
-            launch = np.lexsort((position, plan.order[self.node_of]))
-            order = np.argsort(launch).astype(np.int32)
+            launch = np.lexsort((position, order[self.node_of]))
+            one_by_one = np.argsort(launch).astype(np.int32)
             with contextlib.suppress(OutOfMemoryError):
                 return _core.simulate_launched(
-                    *flat, device, order, rules, retention=retention, limits=True
+                    *flat, device, one_by_one, rules, retention=retention, limits=True
                 )
         return _core.simulate_given(*flat, device, rules, retention=retention)
 
@@ -180,7 +190,7 @@ def group(
     if "coplace" in steps:
         limit = UNLIMITED_BYTES if most_bytes is None else _limit(most_bytes)
         labels = _core.coplace(base.flatten(), dense(labels), limit)
-    if "fuse" in steps:
+    if "fuse" in steps and base.num_ops:
         grouped, node_of = _fused(base, labels, retention)
     else:
         grouped, node_of = _regrouped(base, labels), np.arange(base.num_ops, dtype=np.int32)

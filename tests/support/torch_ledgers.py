@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+import torch_checkpointed
 from baechi.torch.memory import Memory
 from baechi.torch.outcomes import evaluate
 from baechi.torch.parameters import move_weights, named_weights
@@ -21,16 +22,20 @@ def adam(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, foreach=False)  # type: ignore[arg-type]
 
 
+def built(name: str, mode: str) -> Sample:
+    return torch_checkpointed.build(name) if mode == "checkpointing" else BY_NAME[name].build()
+
+
 @functools.cache
 def studied(name: str, mode: str, num_devices: int) -> Planned:
-    sample = BY_NAME[name].build()
-    optimizer = adam(sample.model.parameters()) if mode == "training" else None
+    sample = built(name, mode)
+    optimizer = None if mode == "inference" else adam(sample.model.parameters())
     return study(
         sample.model,
         sample.args,
         sample.kwargs,
         devices=f"{num_devices}x100GiB",
-        mode=mode,
+        mode="inference" if mode == "inference" else "training",
         optimizer=optimizer,
     )
 
@@ -66,7 +71,7 @@ def random_case(
         cuts = [rng.randrange(num_units + 1) for _ in range(num_devices - 1)]
         devices = [sum(at >= cut for cut in cuts) for at in range(num_units)]
     outcome = evaluate(task, devices, "random")
-    sample = BY_NAME[name].build()
+    sample = built(name, mode)
     graph = planned.program.graph_module.graph
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     steps = outcome.layout.device_of_step
@@ -97,7 +102,7 @@ def move(case: Case) -> None:
 def run_steps(case: Case, begin: Callable[[], None], *, steps: int = 2) -> None:
     """Runs steps; `begin` is called before each, and the last one is in the steady state."""
     model, args, kwargs = case.sample.model, case.sample.args, case.sample.kwargs
-    optimizer = adam(model.parameters()) if case.mode == "training" else None
+    optimizer = None if case.mode == "inference" else adam(model.parameters())
     for _ in range(steps):
         gc.collect()
         if optimizer is not None:

@@ -32,14 +32,16 @@ def run(program: str, *, timeout_s: float = 300) -> Any:
     build()
     paths = [str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    # It ends at once: autograd's threads may still hold tensors of a device type that is torn down.
+    ending = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program + ending],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         env=environment,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
 
 

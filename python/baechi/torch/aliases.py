@@ -136,6 +136,11 @@ def changed_inputs(graph: Graph, groups: Iterable[tuple[str, ...]]) -> frozenset
     )
 
 
+def updates_statistics(node: Node) -> bool:
+    """Whether what an op changes in place are running statistics, which carry no gradients."""
+    return node.target in _HIDDEN_CHANGES
+
+
 def written_nodes(node: Node) -> list[Node]:
     """The nodes whose values an op changes in place."""
     if node.op != "call_function":

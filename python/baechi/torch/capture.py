@@ -134,11 +134,21 @@ def _inputs(
                 node.replace_all_uses_with(owner)
                 graph.erase_node(node)
         else:
-            value = attributes.get(name, exported.program.constants.get(name))
-            inputs[node] = ProgramInput(
-                kind="constant", name=name, value=value, is_attribute=name in attributes
-            )
+            inputs[node] = _constant(name, exported, attributes)
     return inputs
+
+
+def _constant(
+    name: str, exported: Exported, attributes: Mapping[int, tuple[str, tuple[Any, ...]]]
+) -> ProgramInput:
+    assert exported.program is not None
+    value = exported.program.constants[name]
+    original = exported.impostor.original(value)
+    if original is None:
+        return ProgramInput(kind="constant", name=name, value=value)
+    path, keys = attributes[id(original)]
+    name = ".".join([*filter(None, [path]), *map(str, keys)])
+    return ProgramInput(kind="constant", name=name, value=original, attribute=(path, keys))
 
 
 def _on_meta(value: Any) -> Any:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
+from baechi.torch.guards import changed_attributes, plain_attributes
 from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
 from baechi.torch.twins import Impostor, twin_of
@@ -42,6 +43,10 @@ _GRADIENT_HOOKS = (
 )
 
 
+class CannotCopyError(Exception):
+    """The model has no twin."""
+
+
 @dataclasses.dataclass(slots=True)
 class Seen:
     """What was noticed while forward ran."""
@@ -53,6 +58,7 @@ class Seen:
     """Autograd functions written in Python."""
     tensor_hooks: list[str] = dataclasses.field(default_factory=list)
     changed_arguments: bool = False
+    changed_attributes: list[str] = dataclasses.field(default_factory=list)
     checkpoints: list[bool] = dataclasses.field(default_factory=list)
     """For each checkpointed region whether it preserves the random state."""
     reentrant: bool = False
@@ -80,23 +86,29 @@ def export_twin(
 ) -> Exported:
     """Exports a twin of the model for one call; the model and the random state stay as they are."""
     impostor = Impostor()
-    twin = twin_of(model, impostor)
+    seen = Seen()
+    try:
+        twin = twin_of(model, impostor)
+    except Exception as error:  # whatever an attribute's __deepcopy__ may raise
+        return Exported(None, model, impostor, seen, CannotCopyError(str(error)))
     if training != twin.training:
         twin.train(training)
-    seen = Seen()
     forward = twin.forward
     fakes = tuple(impostor(tensor) for tensor in tensors)
 
     def flat(*leaves: torch.Tensor) -> tuple[Any, ...]:
         args, kwargs = call.arguments(leaves)
-        made, seen.out_tree = flatten(forward(*args, **kwargs))
+        made, seen.out_tree = flatten(forward(*args, **kwargs), into_objects=True)
         return tuple(made)
 
     twin.forward = flat
     try:
         with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
             with impostor.mode, _tagging(Seen()):
-                _watch(forward, call, fakes, seen)
+                attributes = plain_attributes(twin)
+                with impostor.shapes.ignore_fresh_unbacked_symbols():
+                    _watch(forward, call, fakes, seen)
+                seen.changed_attributes = changed_attributes(attributes, twin)
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
             with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):
@@ -117,7 +129,7 @@ def _watch(forward: Any, call: Call, fakes: tuple[torch.Tensor, ...], seen: Seen
     after, structure_after = flatten([args, kwargs])
     if structure != structure_after or any(a is not b for a, b in zip(before, after, strict=True)):
         seen.changed_arguments = True
-    for node in autograd_nodes(flatten(output)[0]):
+    for node in autograd_nodes(flatten(output, into_objects=True)[0]):
         seen.functions.append(node.name())
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             seen.custom.append(type(node).__name__.removesuffix("Backward"))

@@ -12,10 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule
 
-from baechi.torch.exporting import Exported, autograd_nodes
+from baechi.torch.aliases import updates_statistics, written_nodes
+from baechi.torch.exporting import CannotCopyError, Exported, autograd_nodes
+from baechi.torch.lowering import needs_gradient
 from baechi.torch.program import Call
 from baechi.torch.trees import tensors_in
-from baechi.torch.twins import hooks_of, plain_tensors
+from baechi.torch.twins import hidden_modules, hooks_of, plain_tensors
 
 __all__ = ["lost_functions", "reasons_against", "why_no_program"]
 
@@ -24,10 +26,15 @@ def why_no_program(
     model: nn.Module, call: Call, exported: Exported | None = None
 ) -> tuple[str, ...]:
     """Why the model has no graph: before it was exported, or after."""
-    return tuple(_before(call) if exported is None else _after(model, exported))
+    return tuple(_before(model, call) if exported is None else _after(model, exported))
 
 
-def _before(call: Call) -> Iterator[str]:
+def _before(model: nn.Module, call: Call) -> Iterator[str]:
+    for name in hidden_modules(model)[:1]:
+        yield (
+            f'module "{name}" is in a plain list or dict, so its weights are not the model\'s: '
+            "use nn.ModuleList or nn.ModuleDict"
+        )
     for path, kind in call.tree.opaque:
         yield (
             f'argument "{path}" is a {kind}, whose tensors a graph cannot take: '
@@ -51,17 +58,22 @@ def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
         )
     constants = exported.program.constants
     attributes = plain_tensors(model)
+    strange = 0
     for spec in exported.program.graph_signature.input_specs:
         name = spec.target or ""
         if spec.kind == InputKind.CUSTOM_OBJ:
             yield f'forward uses the object "{name}", which a graph cannot take: planned by modules'
-        elif spec.kind == InputKind.CONSTANT_TENSOR and name not in attributes:
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
             value = constants.get(name)
-            if value is None or isinstance(value, FakeTensor) or value.requires_grad:
-                yield (
-                    "forward reads a tensor that no module owns (a closure, a global or a list): "
-                    "planned by modules; register it as a buffer or a parameter for a graph"
-                )
+            original = exported.impostor.original(value)
+            is_literal = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+            is_literal &= not getattr(value, "requires_grad", False)
+            strange += not is_literal and (original is None or id(original) not in attributes)
+    if strange:
+        yield (
+            "forward reads a tensor that no module owns (of a closure, a global or an object): "
+            "planned by modules; register it as a buffer or a parameter for a graph"
+        )
     for node in exported.program.graph.nodes:
         if any(not isinstance(n, int) for t in tensors_in(node.meta.get("val")) for n in t.shape):
             path = next(reversed(node.meta.get("nn_module_stack", {"": ("", "")}).values()))[0]
@@ -78,6 +90,11 @@ def _explain(error: Exception) -> str:
         return (
             "forward decides by the values of tensors (an if, a loop or .item()), which no graph "
             "can follow: planned by modules; compute with masks or torch.where for a graph"
+        )
+    if isinstance(error, CannotCopyError):
+        return (
+            f"the model cannot be copied ({lines[0][:200]}), so it is not run without its weights: "
+            "planned by modules; give what cannot be copied a __deepcopy__ for a graph"
         )
     return (
         f"torch.export refuses the model ({type(error).__name__}: {lines[0][:200]}): "
@@ -123,6 +140,13 @@ def _against(model: nn.Module, exported: Exported) -> Iterator[str]:
             "forward changes the containers that it is given, which a graph would not do: "
             "return what is new for a graph"
         )
+    if seen.changed_attributes:
+        changed = seen.changed_attributes
+        yield (
+            f'forward changes the attribute "{changed[0]}"{_more(changed)}, which a graph would '
+            "not do: keep counters in a buffer for a graph"
+        )
+    yield from _changed_values(exported.program)
     for inner in exported.program.graph_module.modules():
         for node in inner.graph.nodes if isinstance(inner, GraphModule) else ():
             if node.target is wrap_with_autocast and node.args[0] != "cpu":
@@ -130,6 +154,28 @@ def _against(model: nn.Module, exported: Exported) -> Iterator[str]:
                     f'forward enters autocast for "{node.args[0]}" by itself, whatever its tensors '
                     "are on: use torch.autocast(x.device.type) for a graph"
                 )
+
+
+def _changed_values(program: torch.export.ExportedProgram) -> Iterator[str]:
+    """In-place changes of what outlives the call by values that carry gradients."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    for node in program.graph.nodes:
+        changed = next(iter(written_nodes(node)), None)
+        if changed is None or changed.name not in specs:
+            continue
+        spec = specs[changed.name]
+        if spec.kind == InputKind.CONSTANT_TENSOR:
+            yield (
+                "forward changes a tensor that is a plain attribute, which a graph on another "
+                "device would not do: register it as a buffer for a graph"
+            )
+        if not needs_gradient(node) or updates_statistics(node):
+            continue
+        what = f'the buffer "{spec.target}"' if spec.target else "an input"
+        yield (
+            f"forward changes {what} in place by values that carry gradients, which a graph would "
+            "cut: detach them for a graph"
+        )
 
 
 def _more(names: list[str]) -> str:

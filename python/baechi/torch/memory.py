@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-__all__ = ["CLASSES", "HOST", "DeviceMemory", "Memory", "Moved"]
+__all__ = ["CLASSES", "HOST", "DeviceMemory", "Memory", "Moved", "Place"]
 
+Place = tuple[int, int, int]
+"""A value on a device; the third is the checkpointed region that has a copy of its own, or -1."""
 HOST = -1
 """Where user inputs are."""
 CLASSES = ("weight", "buffer", "gradient", "optimizer", "activation", "copy", "scratch")

@@ -166,6 +166,7 @@ class Backward:
         self.trace, self.units, self.groups, self.columns = trace, units, groups, columns
         self.forward_op, self.forward, self.prices = of_step, forward, prices
         self.updates = updates
+        self.recomputed = {at for region in trace.regions for at in region}
         self.of_step = [-1] * len(trace.steps)
         self.order: list[int] = []
         self.arrived: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -189,6 +190,8 @@ class Backward:
     def _add(self, step: int, functions: Sequence[int]) -> None:
         trace, columns = self.trace, self.columns
         works = [work for f in functions for work in trace.functions[f].works]
+        if step in self.recomputed:
+            works += trace.steps[step].works
         extra = max(trace.functions[f].born_peak - self._kept(f) for f in functions)
         one = trace.steps[step]
         op = columns.op(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from baechi.torch.aliases import written_nodes
-from baechi.torch.fetching import compile_fetch
+from baechi.torch.fetching import AttributesOnDevices, compile_fetch
 from baechi.torch.node_places import is_placed, places_of
 from baechi.torch.program import Program, ProgramInput
 from baechi.torch.recomputing import recompute_regions
@@ -54,6 +54,7 @@ class PlacedProgram:
     graph_module: GraphModule
     copies: tuple[CopyNode, ...]
     _fetch: Callable[[nn.Module], tuple[Tensor, ...]]
+    _attributes: AttributesOnDevices
     _literals: tuple[tuple[Tensor, torch.device], ...]
     _users: tuple[int, ...]
     _on_device: tuple[Tensor, ...] | None = None
@@ -71,7 +72,7 @@ class PlacedProgram:
         is_enabled = torch.is_grad_enabled()
         try:
             outputs: Sequence[Any] = self.graph_module.forward(
-                *self._fetch(model), *self._on_device, *given
+                *self._fetch(model), *self._attributes(model), *self._on_device, *given
             )
         except BaseException:
             # It may have happened where the program had switched gradients off.
@@ -100,12 +101,13 @@ def place_program(
     placing = _Placing(program, given, places)
     graph = placing.build()
     owned = [node for node, one in given.items() if node.users and _is_fetched(one)]
+    attributes = [node for node, one in given.items() if node.users and one.attribute is not None]
     literals = [node for node, one in given.items() if node.users and _is_literal(one)]
     users = [node for node, one in given.items() if node.users and one.kind == "user"]
-    _order_placeholders(graph, [placing.placeholder(node) for node in (*owned, *literals, *users)])
+    weights = [placing.placeholder(node) for node in (*owned, *attributes, *literals)]
+    _order_placeholders(graph, [*weights, *map(placing.placeholder, users)])
     graph_module = GraphModule(program.graph_module, graph)
     copies = placing.copies()
-    weights = [placing.placeholder(node) for node in (*owned, *literals)]
     recompute_regions(graph_module, placing.regions, program.checkpointed, weights)
     graph_module.graph.lint()
     graph_module.recompile()
@@ -114,6 +116,7 @@ def place_program(
         graph_module,
         copies,
         compile_fetch([given[node] for node in owned]),
+        AttributesOnDevices([given[n] for n in attributes], [places[n] for n in attributes]),
         tuple((_value(given[node]), places[node]) for node in literals),
         tuple(given[node].index for node in users),
     )
@@ -124,11 +127,11 @@ def _placeholders(program: Program) -> list[Node]:
 
 
 def _is_fetched(given: ProgramInput) -> bool:
-    return given.kind in ("parameter", "buffer") or given.is_attribute
+    return given.kind in ("parameter", "buffer")
 
 
 def _is_literal(given: ProgramInput) -> bool:
-    return given.kind == "constant" and not given.is_attribute
+    return given.kind == "constant" and given.attribute is None
 
 
 def _value(given: ProgramInput) -> Tensor:

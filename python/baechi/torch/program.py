@@ -25,8 +25,8 @@ class ProgramInput:
             "past.0"; a literal of the forward's code has a made-up name.
         index: of a user input, its position among what `Program.bind` returns.
         value: of a constant, the tensor.
-        is_attribute: whether a constant is a plain tensor attribute of the model, to be read
-            there again at each call.
+        attribute: of a constant that a mere attribute of a module holds, the path of the module
+            and the keys from its attributes to the tensor; it is read there again at each call.
         ties: of a parameter or buffer, the other names of the same tensor.
     """
 
@@ -34,7 +34,7 @@ class ProgramInput:
     name: str
     index: int = -1
     value: torch.Tensor | None = None
-    is_attribute: bool = False
+    attribute: tuple[str, tuple[Any, ...]] | None = None
     ties: tuple[str, ...] = ()
 
 

@@ -60,8 +60,9 @@ class ModuleRuntime:
         """Leaves a module, and those inside of it; whether the pass of the thread ended with it."""
         state = self.state
         while state.frames:
-            frame = state.frames.pop()
-            mark_changed_copies(state, frame)
+            frame = state.frames[-1]
+            mark_changed_copies(state, frame)  # looks at tensors, so the frame has to be there
+            state.frames.pop()
             if frame.module is module:
                 break
         if not state.frames:

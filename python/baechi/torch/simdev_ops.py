@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -134,14 +135,19 @@ class SimulationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class FromValues(TorchFunctionMode):
     """Lets ``torch.tensor(values, device=...)`` make a CPU tensor and copy it to the device.
 
-    Torch would make an empty meta tensor, without asking the other mode.
+    Torch would make an empty meta tensor, without asking the other mode. Only here can be seen,
+    too, that autocast is on, which it is for CPUs and GPUs only: it is said once.
     """
+
+    has_warned = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Steps in for the three functions that take values."""
         kwargs = kwargs or {}
+        if not self.has_warned and SimTensor in map(type, args):
+            self._warn_of_autocast()
         device = kwargs.get("device")
         if func not in _FROM_VALUES or sim_index(device) is None:
             return func(*args, **kwargs)
@@ -150,6 +156,12 @@ class FromValues(TorchFunctionMode):
         requires_grad = kwargs.pop("requires_grad", False)
         plain = func(*args, **{**kwargs, "device": "cpu"})
         return plain.to(device).requires_grad_(requires_grad)
+
+    def _warn_of_autocast(self) -> None:
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            self.has_warned = True
+            text = "torch.autocast has no effect on simulated devices: cast the model, or its graph"
+            warnings.warn(text, UserWarning, stacklevel=3)
 
 
 _FROM_VALUES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})

@@ -154,6 +154,7 @@ class Trace:
         loss: the value that backward starts from, -1 in inference.
         seed_function: the function that backward starts with, -1 in inference.
         colocated: steps that must share a device.
+        regions: steps of each checkpointed region, one after the other.
         training: whether backward and gradients belong to the step.
         works: what a call of each signature does.
         ties: qualified name of a parameter or buffer to all its names.
@@ -169,6 +170,7 @@ class Trace:
     loss: int
     seed_function: int
     colocated: list[tuple[int, ...]]
+    regions: list[tuple[int, ...]]
     training: bool
     source: str
     works: Mapping[str, Work]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -192,7 +192,8 @@ def trace_program(
         ids,
         loss_at,
         0 if training else -1,
-        _step_groups(program, graph),
+        _step_groups(program.colocated, graph),
+        _step_groups([region.nodes for region in program.checkpointed], graph),
         training,
         "export",
         recorder.works,
@@ -277,9 +278,9 @@ def _link_gradients(tracing: _Tracing, functions: Sequence[Any]) -> None:
             value.gradient = (by_parameter[source], 0)
 
 
-def _step_groups(program: Any, graph: torch.fx.Graph) -> list[tuple[int, ...]]:
-    at = {
-        n.name: i
-        for i, n in enumerate(n for n in graph.nodes if n.op not in ("placeholder", "output"))
-    }
-    return [tuple(at[n] for n in group if n in at) for group in program.colocated]
+def _step_groups(groups: Iterable[Sequence[str]], graph: torch.fx.Graph) -> list[tuple[int, ...]]:
+    """Groups of nodes as groups of steps."""
+    nodes = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+    at = {node.name: step for step, node in enumerate(nodes)}
+    found = (tuple(at[name] for name in group if name in at) for group in groups)
+    return [group for group in found if group]

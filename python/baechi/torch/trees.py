@@ -20,7 +20,7 @@ _PLAIN = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Fields:
-    """A dataclass that torch's pytree does not know: its type and its fields."""
+    """An object that torch's pytree does not know: its type and its fields."""
 
     type: type
     names: tuple[str, ...]
@@ -66,8 +66,17 @@ def _rebuild_fields(kept: _Fields, tensors: Iterator[Any]) -> Any:
     return made
 
 
-def flatten(tree: Any, path: str = "") -> tuple[list[torch.Tensor], Tree]:
-    """Takes a structure apart into its tensors and the rest."""
+def flatten(
+    tree: Any, path: str = "", *, into_objects: bool = False
+) -> tuple[list[torch.Tensor], Tree]:
+    """Takes a structure apart into its tensors and the rest.
+
+    Args:
+        tree: lists, dicts and whatever else pytree knows, and dataclasses.
+        path: the name of the whole.
+        into_objects: looks into other objects too, such as caches that forward returns. They are
+            made anew by `Tree.rebuild`, so that is not for arguments, which forward may change.
+    """
     tensors: list[torch.Tensor] = []
     leaves: list[_Fields | tuple[Any] | None] = []
     paths: list[str] = []
@@ -79,13 +88,11 @@ def flatten(tree: Any, path: str = "") -> tuple[list[torch.Tensor], Tree]:
             tensors.append(leaf)
             paths.append(at)
             leaves.append(None)
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            names = tuple(
-                field.name for field in dataclasses.fields(leaf) if hasattr(leaf, field.name)
-            )
+        elif names := _fields_of(leaf, into_objects):
             inner = []
             for name in names:
-                inside, sub = flatten(getattr(leaf, name), f"{at}.{name}" if at else name)
+                below = f"{at}.{name}" if at else name
+                inside, sub = flatten(getattr(leaf, name), below, into_objects=into_objects)
                 tensors += inside
                 paths += sub.paths
                 opaque += sub.opaque
@@ -93,9 +100,31 @@ def flatten(tree: Any, path: str = "") -> tuple[list[torch.Tensor], Tree]:
             leaves.append(_Fields(type(leaf), names, tuple(inner)))
         else:
             leaves.append((leaf,))
-            if not isinstance(leaf, _PLAIN):
+            if not (isinstance(leaf, _PLAIN) or (into_objects and hasattr(leaf, "__dict__"))):
                 opaque.append((at, type(leaf).__name__))
     return tensors, Tree(spec, tuple(leaves), tuple(paths), tuple(opaque))
+
+
+def _fields_of(leaf: Any, into_objects: bool) -> tuple[str, ...]:
+    if isinstance(leaf, (type, *_PLAIN)):
+        return ()
+    if dataclasses.is_dataclass(leaf):
+        return tuple(f.name for f in dataclasses.fields(leaf) if hasattr(leaf, f.name))
+    if into_objects and _holds_tensors(leaf, 4):
+        return tuple(vars(leaf))
+    return ()
+
+
+def _holds_tensors(value: Any, depth: int) -> bool:
+    """Whether an object is a mere holder: with tensors in reach, and nothing to be called."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth == 0 or isinstance(value, (type, torch.nn.Module, *_PLAIN)) or callable(value):
+        return False
+    inner = value if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).values()
+    if isinstance(value, dict):
+        inner = value.values()
+    return any(_holds_tensors(item, depth - 1) for item in inner)
 
 
 def _name_of(key: Any) -> str:

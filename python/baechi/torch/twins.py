@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Impostor", "hooks_of", "plain_tensors", "twin_of"]
+__all__ = ["Impostor", "hidden_modules", "hooks_of", "plain_tensors", "twin_of"]
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -32,16 +32,16 @@ class Impostor:
 
     def __init__(self) -> None:
         """A new mode."""
-        shapes = ShapeEnv(tracked_fakes=[])
-        self.mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True, export=True)
+        self.shapes = ShapeEnv(tracked_fakes=[])
+        self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=True, export=True)
         self._made: dict[int, torch.Tensor] = {}
         self._bases: dict[int, torch.Tensor] = {}
-        self._kept: list[torch.Tensor] = []  # ids stay theirs while these live
+        # Both keep what they name alive, so ids stay theirs.
+        self._originals: dict[int, torch.Tensor] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """The one fake of this tensor."""
         if id(tensor) not in self._made:
-            self._kept.append(tensor)
             with self.mode, torch.no_grad():
                 fake = self._fake(tensor)
             is_leaf = isinstance(tensor, nn.Parameter)
@@ -49,7 +49,12 @@ class Impostor:
             if not is_leaf and tensor.requires_grad:
                 made.requires_grad_()
             self._made[id(tensor)] = made
+            self._originals[id(made)] = tensor
         return self._made[id(tensor)]
+
+    def original(self, fake: Any) -> torch.Tensor | None:
+        """The tensor that this one stands for."""
+        return self._originals.get(id(fake))
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout != torch.strided:
@@ -117,23 +122,50 @@ def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from (tensor for tensor in module._parameters.values() if tensor is not None)
     yield from (tensor for tensor in module._buffers.values() if tensor is not None)
-    for _, tensor in _plain_tensors_of(module):
-        yield tensor
-
-
-def _plain_tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in module.__dict__.items():
+    for _, value in _attributes_of(module):
         if isinstance(value, torch.Tensor):
-            yield name, value
+            yield value
 
 
-def plain_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Tensors that are mere attributes of modules, neither parameters nor buffers, by name."""
-    return {
-        f"{path}.{name}".lstrip("."): tensor
+def _attributes_of(module: nn.Module) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What a module's attributes hold, also in lists and dicts, with the keys that lead there."""
+    registered = ("_parameters", "_buffers", "_modules", *_HOOKS)
+    for name, value in module.__dict__.items():
+        if name not in registered:
+            yield from _held_in((name,), value)
+
+
+def _held_in(keys: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(value, list | tuple | dict) and len(keys) < 4:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _held_in((*keys, key), item)
+    else:
+        yield keys, value
+
+
+def plain_tensors(model: nn.Module) -> dict[int, tuple[str, tuple[Any, ...]]]:
+    """Tensors that mere attributes of modules hold, neither parameters nor buffers.
+
+    By id: the path of the module, and the keys that lead from its attributes to the tensor.
+    """
+    found: dict[int, tuple[str, tuple[Any, ...]]] = {}
+    for path, module in model.named_modules():
+        for keys, value in _attributes_of(module):
+            if isinstance(value, torch.Tensor):
+                found.setdefault(id(value), (path, keys))
+    return found
+
+
+def hidden_modules(model: nn.Module) -> list[str]:
+    """Names of modules in plain lists and dicts, which their owner's parameters leave out."""
+    known = set(model.modules())
+    return [
+        ".".join([*filter(None, [path]), *map(str, keys)])
         for path, module in model.named_modules()
-        for name, tensor in _plain_tensors_of(module)
-    }
+        for keys, value in _attributes_of(module)
+        if isinstance(value, nn.Module) and value not in known
+    ]
 
 
 def _is_torchs(hook: Any) -> bool:

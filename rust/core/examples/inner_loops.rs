@@ -1,11 +1,11 @@
 //! Runs one inner loop a given number of times, for `benches/instructions.py` to count its instructions.
 //!
-//! `inner_loops LOOP REPEATS`, LOOP one of m-etf, schedule, makespan, peaks, listed.
+//! `inner_loops LOOP REPEATS [OPS]`, LOOP one of m-etf, schedule, makespan, peaks, listed, given.
 
 use baechi_core::cluster::{self, Cluster};
 use baechi_core::evaluate::Evaluator;
 use baechi_core::graph::{self, Graph};
-use baechi_core::list::{self, Policy};
+use baechi_core::list::{self, GivenDevices, Policy};
 use baechi_core::problem::Problem;
 use baechi_core::rules::{Retention, Rules};
 use baechi_core::simulate;
@@ -71,7 +71,8 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().expect("the name of a loop");
     let repeats: usize = arguments.next().and_then(|n| n.parse().ok()).expect("a count");
-    let graph = training_blocks(10_000);
+    let num_ops = arguments.next().map_or(10_000, |ops| ops.parse().expect("a count of ops"));
+    let graph = training_blocks(num_ops);
     let cluster = serial_devices();
     let never = || false;
     let problem = Problem::new(&graph, &cluster, Retention::Liveness, &never).expect("it suits");
@@ -88,6 +89,7 @@ fn main() {
         order[*op as usize] = rank;
     }
     let mut evaluator = Evaluator::new(&problem);
+    let mut given = GivenDevices::new(&problem);
     let mut sum = 0;
     for _ in 0..repeats {
         sum += match what.as_str() {
@@ -98,6 +100,7 @@ fn main() {
             "schedule" => {
                 simulate::schedule_within_caps(&problem, &decision).expect("it fits").makespan
             }
+            "given" => i64::from(given.launch_order(&device).expect("known devices")[0]),
             "makespan" => evaluator.makespan(&device, &order).expect("a valid order"),
             "peaks" => {
                 let mut peaks = Vec::new();

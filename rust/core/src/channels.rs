@@ -37,6 +37,11 @@ impl ChannelClocks {
         }
     }
 
+    /// When a channel that there is becomes free.
+    pub(crate) fn clock(&self, channel: u32) -> Ns {
+        self.clock[channel as usize]
+    }
+
     /// The clock of one channel, to be put back after a trial.
     pub(crate) fn get(&self, channel: i32) -> Ns {
         usize::try_from(channel).map_or(0, |at| self.clock[at])

@@ -6,9 +6,10 @@ use crate::channels::ChannelClocks;
 use crate::cluster::Channels;
 use crate::curve::Events;
 use crate::error::{Error, Result};
+use crate::inputs::{Input, Inputs};
 use crate::problem::Problem;
 use crate::schedule::{Executor, Schedule, Transfer};
-use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
+use crate::{Bytes, DeviceId, Ns, OpId};
 
 const NONE: u32 = u32::MAX;
 /// End of an op that was not launched yet.
@@ -17,9 +18,7 @@ const UNKNOWN: Ns = -1;
 /// Buffers for one placement after the other.
 pub struct Evaluator<'p> {
     problem: &'p Problem<'p>,
-    /// Inputs op by op; `first_input` has one more entry than there are ops.
-    inputs: Vec<Input>,
-    first_input: Vec<u32>,
+    inputs: Inputs,
     /// Compute times by device, channels by link.
     compute: Vec<&'p [Ns]>,
     links: Vec<Channels>,
@@ -34,12 +33,6 @@ pub struct Evaluator<'p> {
     copies: Vec<Copy>,
     schedule: Schedule,
     events: Events,
-}
-
-#[derive(Clone, Copy)]
-struct Input {
-    producer: OpId,
-    tensor: TensorId,
 }
 
 #[derive(Clone, Copy)]
@@ -60,19 +53,10 @@ impl<'p> Evaluator<'p> {
     #[must_use]
     pub fn new(problem: &'p Problem<'p>) -> Self {
         let graph = problem.graph;
-        let mut inputs = Vec::new();
-        let mut first_input = vec![0];
-        for op in 0..problem.num_ops() {
-            let input =
-                |tensor: &TensorId| Input { producer: graph.producer(*tensor), tensor: *tensor };
-            inputs.extend(graph.inputs(op).iter().map(input));
-            first_input.push(u32::try_from(inputs.len()).expect("fewer than 32 bits"));
-        }
         let links = |source| problem.devices().map(move |to| problem.channels(source, to));
         Self {
             problem,
-            inputs,
-            first_input,
+            inputs: Inputs::new(graph),
             compute: problem.devices().map(|device| problem.compute_column(device)).collect(),
             links: problem.devices().flat_map(links).collect(),
             channels: ChannelClocks::new(problem.cluster.num_channels),
@@ -166,7 +150,6 @@ impl<'p> Evaluator<'p> {
         let Self {
             problem,
             inputs,
-            first_input,
             compute,
             links,
             channels,
@@ -186,8 +169,7 @@ impl<'p> Evaluator<'p> {
             let mut start = free_at[device as usize];
             let first_copy = copies.len();
             let mut just_in_time = false;
-            let range = first_input[at] as usize..first_input[at + 1] as usize;
-            for Input { producer, tensor } in &inputs[range] {
+            for Input { producer, tensor } in inputs.of(op) {
                 let Launched { end, device: source } = ops[*producer as usize];
                 if end == UNKNOWN {
                     return Err(Error::LaunchOrder { op });

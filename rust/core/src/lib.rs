@@ -16,6 +16,7 @@ pub mod fifo;
 pub mod graph;
 mod graph_columns;
 pub mod group;
+mod inputs;
 pub mod launch;
 mod ledger;
 pub mod list;

@@ -2,17 +2,20 @@
 
 mod random_cases;
 
-use baechi_core::list::{self, Effects, Policy, Room, Timeline};
+use baechi_core::graph::Graph;
+use baechi_core::list::{self, Effects, GivenDevices, Policy, Room, Timeline};
 use baechi_core::original::{OpBytes, PyTorch, TensorFlow};
 use baechi_core::problem::Problem;
 use baechi_core::rules::{Retention, Rules, Tie, Urgency};
 use baechi_core::schedule::Decision;
 use baechi_core::timeline::Book;
 use baechi_core::{DeviceId, Ns, OpId, UNLIMITED};
-use random_cases::{Draw, random_cluster, random_favorites, random_graph};
+use random_cases::{Draw, random_cluster, random_fan, random_favorites, random_graph};
 
-/// Runs of each test; five tests.
+/// Runs of each test on small graphs; five tests.
 const RUNS: u64 = 12_000;
+/// Runs on graphs with so many ready ops that those behind a channel are kept apart.
+const WIDE_RUNS: u64 = 120;
 
 /// A choice: rank, device, and whether the originals' m-SCT lost its time.
 type Choice = (u32, DeviceId, bool);
@@ -251,13 +254,25 @@ fn exhaustive<T: Timeline>(
 
 /// Runs both loops on random cases; how many of them placed everything.
 fn compare(seed: u64, rules: Rules, with_favorites: bool) -> u64 {
+    compare_on(seed, RUNS, rules, with_favorites, |draw| {
+        let least = if rules == Rules::Physical { draw.below(2) } else { 1 };
+        random_graph(draw, least, rules != Rules::BaechiTorch)
+    })
+}
+
+fn compare_on(
+    seed: u64,
+    runs: u64,
+    rules: Rules,
+    with_favorites: bool,
+    make: impl Fn(&mut Draw) -> Graph,
+) -> u64 {
     let mut draw = Draw(seed);
     let mut finished = 0;
-    for run in 0..RUNS {
-        let least = if rules == Rules::Physical { draw.below(2) } else { 1 };
-        let graph = random_graph(&mut draw, least, rules != Rules::BaechiTorch);
+    for run in 0..runs {
+        let graph = make(&mut draw);
         let channels = match rules {
-            Rules::Physical => draw.below(3),
+            Rules::Physical => draw.below(4),
             Rules::BaechiTf => 0,
             Rules::BaechiTorch => 2,
         };
@@ -335,4 +350,39 @@ fn m_sct_under_tensorflow_rules_is_what_scoring_everything_gives() {
 fn both_under_torch_rules_are_what_scoring_everything_gives() {
     assert!(compare(5, Rules::BaechiTorch, false) > RUNS / 10);
     assert!(compare(6, Rules::BaechiTorch, true) > RUNS / 10);
+}
+
+#[test]
+fn many_ready_ops_behind_a_channel_are_placed_as_scoring_everything_would() {
+    assert!(compare_on(7, WIDE_RUNS, Rules::Physical, false, random_fan) > WIDE_RUNS / 3);
+    assert!(compare_on(8, WIDE_RUNS, Rules::Physical, true, random_fan) > WIDE_RUNS / 3);
+}
+
+#[test]
+fn given_devices_are_launched_as_in_the_loop_for_all() {
+    let mut draw = Draw(9);
+    for run in 0..RUNS {
+        let graph = if run % 50 == 0 {
+            random_fan(&mut draw)
+        } else {
+            let least = draw.below(2);
+            random_graph(&mut draw, least, true)
+        };
+        let channels = draw.below(4);
+        let cluster = random_cluster(&mut draw, &graph, channels);
+        let problem = Problem::new(&graph, &cluster, Retention::Liveness, &|| false).unwrap();
+        let mut given = GivenDevices::new(&problem);
+        // One after the other, so that nothing is left of the one before.
+        for _ in 0..3 {
+            let end = i64::from(problem.devices().end);
+            let device: Vec<DeviceId> =
+                (0..graph.num_ops).map(|_| u32::try_from(draw.below(end)).unwrap()).collect();
+            let rules = Rules::Physical.for_loop();
+            let policy = Policy { rules, favorites: None, fixed: Some(&device) };
+            let mut book = Book::of_given(&problem, vec![UNLIMITED; cluster.num_devices]);
+            let expected = list::run(&problem, &mut book, policy).unwrap().launch;
+            let signed: Vec<i32> = device.iter().map(|at| i32::try_from(*at).unwrap()).collect();
+            assert_eq!(given.launch_order(&signed).unwrap(), expected, "run {run}");
+        }
+    }
 }

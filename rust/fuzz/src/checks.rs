@@ -7,6 +7,7 @@ use baechi_core::evaluate::Evaluator;
 use baechi_core::graph::{Columns, Graph};
 use baechi_core::group;
 use baechi_core::launch::Waits;
+use baechi_core::list::GivenDevices;
 use baechi_core::original::OpBytes;
 use baechi_core::place::{self, favorites};
 use baechi_core::problem::Problem;
@@ -158,6 +159,7 @@ pub fn simulate_anything(bytes: &[u8]) {
         for rules in RULES {
             let _ = simulate::simulate_given(&request(problem, rules), &device);
         }
+        check_listed(problem, &device);
         let launch = launch_order(problem, source);
         let not_before = if source.chance(4) {
             (0..launch.len()).map(|_| source.amount(false)).collect()
@@ -192,6 +194,18 @@ pub fn simulate_anything(bytes: &[u8]) {
             }
         }
     });
+}
+
+/// Listing given devices is what the loop for all does, and refuses the same.
+fn check_listed(problem: &Problem, device: &[u32]) {
+    let signed: Vec<i32> = device.iter().map(|at| i32::try_from(*at).unwrap_or(-1)).collect();
+    let mut given = GivenDevices::new(problem);
+    let listed = simulate::list_scheduled(&request(problem, Rules::Physical), device);
+    match (given.launch_order(&signed), listed) {
+        (Ok(launch), Ok(decision)) => assert_eq!(launch, decision.launch),
+        (Err(_), Err(_)) => {}
+        (given, listed) => panic!("{:?} but {:?}", given.err(), listed.err()),
+    }
 }
 
 /// Mostly a topological order.

@@ -6,6 +6,7 @@ use baechi_core::evaluate::Evaluator;
 use baechi_core::graph::Columns;
 use baechi_core::group;
 use baechi_core::launch::Waits;
+use baechi_core::list::GivenDevices;
 use baechi_core::original::OpBytes;
 use baechi_core::place::favorites::{self, Pairs};
 use baechi_core::place::{self as core_place};
@@ -289,15 +290,18 @@ pub fn simulate_many<'py>(
     let (makespans, all_peaks) = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         let mut evaluator = Evaluator::new(&problem);
+        let (mut given, mut listed) = (None, vec![0; num_ops]);
         let (mut makespans, mut all_peaks) = (Vec::with_capacity(batch), Vec::new());
         for row in 0..batch {
             let row = row * num_ops..(row + 1) * num_ops;
             let device = &devices[row.clone()];
-            let listed;
             let order = if let Some(orders) = orders {
                 &orders[row]
             } else {
-                listed = list_order(&problem, device)?;
+                let given = given.get_or_insert_with(|| GivenDevices::new(&problem));
+                for (rank, op) in (0..).zip(given.launch_order(device)?) {
+                    listed[*op as usize] = rank;
+                }
                 listed.as_slice()
             };
             makespans.push(if peaks {
@@ -315,18 +319,6 @@ pub fn simulate_many<'py>(
     let all_peaks = peaks.then(|| Array2::from_shape_vec(shape, all_peaks));
     let all_peaks = all_peaks.map(|peaks| peaks.expect("one peak per placement and device"));
     Ok((makespans.into_pyarray(py), all_peaks.map(|peaks| peaks.into_pyarray(py))))
-}
-
-/// Launch index of each op when given devices are list-scheduled.
-fn list_order(problem: &Problem, device: &[i32]) -> Result<Vec<i32>> {
-    let device: Vec<DeviceId> =
-        device.iter().map(|at| u32::try_from(*at).unwrap_or(u32::MAX)).collect();
-    let decision = simulate::list_scheduled(&request(problem, Rules::Physical), &device)?;
-    let mut order = vec![0; device.len()];
-    for (rank, op) in (0..).zip(&decision.launch) {
-        order[*op as usize] = rank;
-    }
-    Ok(order)
 }
 
 /// Use of each device's memory over time: (time in ns, bytes after it) per device.

@@ -7,6 +7,9 @@
 //! everything would give.
 
 mod awake;
+mod events;
+mod given;
+mod min_tree;
 mod queue;
 
 use std::cmp::Reverse;
@@ -17,6 +20,7 @@ use crate::problem::Problem;
 use crate::rules::{LoopRules, Tie, Urgency};
 use crate::schedule::Decision;
 use crate::{Bytes, DeviceId, Ns, OpId, TensorId};
+pub use given::GivenDevices;
 use queue::{NOTHING, Queue};
 
 /// Whether an op may be started on a device, memory and groups considered.
@@ -59,6 +63,12 @@ pub struct Effects {
     pub reoffer: Vec<(OpId, DeviceId)>,
 }
 
+impl Effects {
+    fn is_empty(&self) -> bool {
+        self.roomier.is_empty() && self.nearer.is_empty() && self.reoffer.is_empty()
+    }
+}
+
 /// A rule set's clocks and memory, as the loop sees them.
 pub trait Timeline {
     /// When a device ends what it runs.
@@ -80,6 +90,15 @@ pub trait Timeline {
     /// As `room`, without the test of the whole group's needs (which the originals' m-SCT skips).
     fn room_for_one(&self, op: OpId, device: DeviceId) -> Room {
         self.room(op, device)
+    }
+    /// The channel whose clock an op's start on a device follows, if there is one, and how long after it; it is
+    /// never less than that, however long the channel will be held.
+    fn behind(&mut self, _op: OpId, _device: DeviceId) -> Option<(u32, Ns)> {
+        None
+    }
+    /// When a channel is free.
+    fn channel_free_at(&self, _channel: u32) -> Ns {
+        0
     }
     /// Bytes that a blocked op might find.
     fn free_bytes(&self, device: DeviceId) -> Bytes;
@@ -124,6 +143,9 @@ pub fn run<T: Timeline>(problem: &Problem, timeline: &mut T, policy: Policy) -> 
     Loop::new(problem, timeline, policy).run()
 }
 
+/// No event.
+const NEVER: Ns = Ns::MAX;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
@@ -155,7 +177,9 @@ struct Loop<'a, T> {
     /// Ready ops that so far only the device of their last producer was offered: nobody else could have them
     /// before the given time.
     unspread: BinaryHeap<Reverse<(Ns, u32)>>,
-    running: BinaryHeap<Reverse<(Ns, DeviceId)>>,
+    /// What comes next on each device: the end of what a busy one runs, the least time that something was put
+    /// off to on an idle one, or `NEVER`.
+    event: Vec<Ns>,
     busy: Vec<bool>,
     last: Vec<Option<OpId>>,
     /// For each idle device the favorite child it waits for; all `None` without favorites.
@@ -189,7 +213,7 @@ impl<'a, T: Timeline> Loop<'a, T> {
             queues: (0..num_devices).map(|_| Queue::new(num_ops)).collect(),
             least: vec![NOTHING; num_devices],
             unspread: BinaryHeap::new(),
-            running: BinaryHeap::new(),
+            event: vec![NEVER; num_devices],
             busy: vec![false; num_devices],
             last: vec![None; num_devices],
             waits: vec![None; num_devices],
@@ -212,9 +236,11 @@ impl<'a, T: Timeline> Loop<'a, T> {
             self.finish_ended();
             self.wake();
             while let Some(choice) = self.choose()? {
-                self.commit(choice)?;
-                // What takes no time ends before the next choice.
-                self.finish_ended();
+                let end = self.commit(choice)?;
+                if end <= self.now {
+                    // What takes no time ends before the next choice.
+                    self.finish_ended();
+                }
                 if self.launch.len().is_multiple_of(1024) {
                     self.problem.check_cancelled()?;
                 }
@@ -254,7 +280,7 @@ impl<'a, T: Timeline> Loop<'a, T> {
             if device == home {
                 self.offer(rank, device);
             } else {
-                self.queues[device as usize].put_off(self.now + away, rank);
+                self.put_off(self.now + away, rank, device);
             }
             return;
         }
@@ -275,7 +301,7 @@ impl<'a, T: Timeline> Loop<'a, T> {
         for device in self.problem.devices() {
             if self.is_offered(op, device) {
                 match until {
-                    Some(until) => self.queues[device as usize].put_off(until, rank),
+                    Some(until) => self.put_off(until, rank, device),
                     None => self.offer(rank, device),
                 }
             }
@@ -285,6 +311,13 @@ impl<'a, T: Timeline> Loop<'a, T> {
     fn offer(&mut self, rank: u32, device: DeviceId) {
         self.queues[device as usize].offer(rank);
         self.look_at(device);
+    }
+
+    /// Takes back an offer.
+    fn withdraw(&mut self, rank: u32, device: DeviceId) {
+        let timeline = &*self.timeline;
+        let free_at = |channel| timeline.channel_free_at(channel);
+        self.queues[device as usize].withdraw(rank, self.now, free_at);
     }
 
     /// Brings `least` up to date for one device.
@@ -306,28 +339,35 @@ impl<'a, T: Timeline> Loop<'a, T> {
     }
 
     fn finish_ended(&mut self) {
-        while let Some(Reverse((end, device))) = self.running.peek().copied() {
-            if end > self.now {
-                break;
+        for device in self.problem.devices() {
+            if self.busy[device as usize] && self.event[device as usize] <= self.now {
+                self.finish(device);
             }
-            self.running.pop();
-            self.busy[device as usize] = false;
-            self.look_at(device);
-            let op = self.last[device as usize].expect("a running device runs something");
-            self.timeline.finish(op, device, &mut self.effects);
-            self.apply_effects();
-            let graph = self.problem.graph;
-            for child in graph.children(op) {
-                self.waiting[*child as usize] -= 1;
-                if self.waiting[*child as usize] == 0 {
-                    let rank = self.make_ready(*child);
-                    self.offer_near(rank, op, device);
-                }
+        }
+    }
+
+    fn finish(&mut self, device: DeviceId) {
+        self.busy[device as usize] = false;
+        self.look_ahead(device);
+        self.look_at(device);
+        let op = self.last[device as usize].expect("a running device runs something");
+        self.timeline.finish(op, device, &mut self.effects);
+        self.apply_effects();
+        let graph = self.problem.graph;
+        for child in graph.children(op) {
+            let waiting = &mut self.waiting[*child as usize];
+            *waiting -= 1;
+            if *waiting == 0 {
+                let rank = self.make_ready(*child);
+                self.offer_near(rank, op, device);
             }
         }
     }
 
     fn apply_effects(&mut self) {
+        if self.effects.is_empty() {
+            return;
+        }
         let mut effects = std::mem::take(&mut self.effects);
         for (tensor, device) in effects.nearer.drain(..) {
             for op in self.problem.graph.consumers(tensor) {
@@ -339,8 +379,9 @@ impl<'a, T: Timeline> Loop<'a, T> {
         }
         for device in effects.roomier.drain(..) {
             let free = self.timeline.free_bytes(device);
-            self.queues[device as usize].unblock(free);
-            self.look_at(device);
+            if self.queues[device as usize].unblock(free) {
+                self.look_at(device);
+            }
         }
         self.effects = effects;
     }
@@ -362,7 +403,11 @@ impl<'a, T: Timeline> Loop<'a, T> {
             }
         }
         for device in self.problem.devices() {
-            if !self.busy[device as usize] && self.queues[device as usize].wake(self.now) {
+            let at = device as usize;
+            if self.event[at] <= self.now && !self.busy[at] {
+                let timeline = &*self.timeline;
+                self.queues[at].wake(self.now, |channel| timeline.channel_free_at(channel));
+                self.look_ahead(device);
                 self.look_at(device);
             }
         }
@@ -389,30 +434,33 @@ impl<'a, T: Timeline> Loop<'a, T> {
     fn choose_free(&mut self, devices: std::ops::Range<DeviceId>) -> Option<Choice> {
         loop {
             let least = &self.least[devices.start as usize..devices.end as usize];
-            let rank = least.iter().copied().min().unwrap_or(NOTHING);
+            let (mut rank, mut device) = (NOTHING, devices.start);
+            for (least, at) in least.iter().zip(devices.clone()) {
+                if *least < rank {
+                    (rank, device) = (*least, at);
+                }
+            }
             if rank == NOTHING {
                 return None;
             }
-            let first = least.iter().zip(devices.clone()).find(|(least, _)| **least == rank);
-            let (_, device) = first.expect("the minimum is among them");
-            let queue = &mut self.queues[device as usize];
             let op = self.op_of[rank as usize];
             if self.state[op as usize] != State::Placed {
                 match self.timeline.score(op, device, self.now) {
                     Score::Start(start) if start <= self.now => {
                         return Some(Choice { rank, device, timeless: false });
                     }
-                    Score::Start(start) => queue.put_off(start, rank),
-                    Score::Short { needed } => queue.block(needed, rank),
+                    Score::Start(start) => self.put_off_scored(start, rank, device),
+                    Score::Short { needed } => self.queues[device as usize].block(needed, rank),
                     Score::Never => {}
                 }
             }
-            queue.withdraw(rank);
-            self.least[device as usize] = queue.least_now();
+            self.withdraw(rank, device);
+            self.least[device as usize] = self.queues[device as usize].least_now();
         }
     }
 
-    fn commit(&mut self, choice: Choice) -> Result<()> {
+    /// Places an op and answers when it ends.
+    fn commit(&mut self, choice: Choice) -> Result<Ns> {
         let Choice { rank, device, .. } = choice;
         let op = self.op_of[rank as usize];
         self.state[op as usize] = State::Placed;
@@ -434,75 +482,18 @@ impl<'a, T: Timeline> Loop<'a, T> {
         self.last[device as usize] = Some(op);
         if end > self.now || !self.policy.rules.misses_instant_ends {
             self.busy[device as usize] = true;
-            self.running.push(Reverse((end, device)));
+            self.event[device as usize] = end;
         }
+        self.withdraw(rank, device);
         let queue = &mut self.queues[device as usize];
-        queue.withdraw(rank);
         let (state, op_of) = (&self.state, &self.op_of);
         queue.compact(self.num_ready, |rank| state[op_of[rank as usize] as usize] == State::Placed);
+        if !self.busy[device as usize] {
+            self.look_ahead(device);
+        }
         self.look_at(device);
         self.apply_effects();
-        Ok(())
-    }
-
-    /// The next moment at which anything can change, if there is one.
-    fn next_event(&mut self) -> Option<Ns> {
-        loop {
-            let mut next = self.running.peek().map(|Reverse((end, _))| *end);
-            for device in self.problem.devices() {
-                if self.busy[device as usize] {
-                    continue;
-                }
-                let event = match self.waits[device as usize] {
-                    Some(favorite) => Some(self.awake_event(device, favorite)),
-                    None => self.free_event(device),
-                };
-                if let Some(event) = event
-                    && next.is_none_or(|next| event < next)
-                {
-                    next = Some(event);
-                }
-            }
-            // An op that others could have before that is put off there first: its time there may be earlier.
-            match self.unspread.peek().copied() {
-                Some(Reverse((time, rank))) if next.is_none_or(|next| time < next) => {
-                    self.unspread.pop();
-                    if !self.is_placed(rank) {
-                        self.offer_to_all(rank, Some(time));
-                    }
-                }
-                _ => return next,
-            }
-        }
-    }
-
-    /// When the first of a free device's ops could start. Without favorites a lower bound will do, since nothing but a start happens
-    /// at such a moment; with them it is checked, since a device may begin to wait at any moment that is looked at.
-    fn free_event(&mut self, device: DeviceId) -> Option<Ns> {
-        loop {
-            let (bound, rank) = self.queues[device as usize].earliest_later()?;
-            let op = self.op_of[rank as usize];
-            let queue = &mut self.queues[device as usize];
-            if self.state[op as usize] == State::Placed {
-                queue.drop_earliest_later();
-                continue;
-            }
-            if self.policy.favorites.is_none() {
-                return Some(bound);
-            }
-            let score = self.timeline.score(op, device, self.now);
-            if let Score::Start(start) = score
-                && start <= bound
-            {
-                return Some(start);
-            }
-            queue.drop_earliest_later();
-            match score {
-                Score::Start(start) => queue.put_off(start, rank),
-                Score::Short { needed } => queue.block(needed, rank),
-                Score::Never => {}
-            }
-        }
+        Ok(end)
     }
 
     fn urgent_time(&self, op: OpId) -> Ns {

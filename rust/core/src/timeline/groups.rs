@@ -14,8 +14,6 @@ pub(super) struct Groups {
     pub(super) guarded: Vec<Bytes>,
     pub(super) unplaced: Vec<u32>,
     pub(super) reserve: bool,
-    /// Persistent bytes that were booked before placing began.
-    pub(super) booked: Vec<bool>,
 }
 
 impl Groups {
@@ -41,7 +39,6 @@ impl Groups {
             guarded: vec![0; problem.cluster.num_devices],
             unplaced,
             reserve,
-            booked: vec![false; problem.graph.num_ops],
         }
     }
 

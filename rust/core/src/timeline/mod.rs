@@ -3,12 +3,13 @@
 //! The book is kept at the moment of decision. A copy stays in it until all consumers of its tensor are
 //! placed, since one may still land there; `simulate` finds what the finished schedule really needs.
 
+mod copies;
 mod groups;
 
+use copies::Copies;
 use groups::Groups;
 
 use crate::channels::ChannelClocks;
-use crate::cluster::Channels;
 use crate::error::{Error, Result};
 use crate::list::{Effects, Room, Score, Timeline};
 use crate::problem::Problem;
@@ -24,6 +25,7 @@ pub struct Book<'p> {
     free_at: Vec<Ns>,
     device: Vec<DeviceId>,
     tensors: Vec<Tensor>,
+    needs: Vec<Needs>,
     /// Holders beyond the first 64 devices: so many words per tensor.
     far_holders: Vec<u64>,
     far_words: usize,
@@ -52,6 +54,15 @@ struct Tensor {
     unplaced: u32,
 }
 
+/// What an op needs; together, since it is read together.
+#[derive(Clone, Copy)]
+struct Needs {
+    /// Persistent bytes that were not booked before placing began.
+    persistent: Bytes,
+    /// Outputs and scratch.
+    passing: Bytes,
+}
+
 impl<'p> Book<'p> {
     /// An empty book whose devices may hold `cap` bytes each. With `reserve`, the first op of a group also
     /// keeps room for the largest outputs and scratch of the rest.
@@ -76,6 +87,10 @@ impl<'p> Book<'p> {
             source: NOWHERE,
             unplaced: u32::try_from(graph.consumers(tensor).len()).expect("32 bits"),
         };
+        let needs = |op| Needs {
+            persistent: problem.persistent_bytes(op),
+            passing: graph.output_bytes[op as usize] + problem.scratch_bytes(op),
+        };
         Self {
             problem,
             channels: ChannelClocks::new(problem.cluster.num_channels),
@@ -83,6 +98,7 @@ impl<'p> Book<'p> {
             free_at: vec![0; num_devices],
             device: vec![NOWHERE; graph.num_ops],
             tensors: tensors.map(tensor).collect(),
+            needs: (0..problem.num_ops()).map(needs).collect(),
             far_holders: vec![0; graph.num_tensors * far_words],
             far_words,
             grouped: !graph.members().is_empty(),
@@ -137,12 +153,9 @@ impl<'p> Book<'p> {
             }
             self.used[at] += bytes;
             self.peak[at] = self.used[at];
-            self.groups.booked[op as usize] = true;
-        }
-        for group in 0..self.groups.persistent.len() {
-            let members = problem.graph.members().of(u32::try_from(group).expect("one per op"));
-            if members.first().is_some_and(|first| self.groups.booked[*first as usize]) {
-                self.groups.persistent[group] = 0;
+            self.needs[op as usize].persistent = 0;
+            if let Some(group) = problem.graph.group(op) {
+                self.groups.persistent[group as usize] = 0;
             }
         }
         Ok(())
@@ -155,8 +168,7 @@ impl<'p> Book<'p> {
                 self.groups.persistent[group as usize]
             }
             Some(_) => 0,
-            None if self.groups.booked[op as usize] => 0,
-            None => self.problem.persistent_bytes(op),
+            None => self.needs[op as usize].persistent,
         }
     }
 
@@ -171,61 +183,10 @@ impl<'p> Book<'p> {
         self.room_with(op, device, copies, caps)
     }
 
-    fn holds(&self, tensor: TensorId, device: DeviceId) -> bool {
-        let word = match (device as usize / 64).checked_sub(1) {
-            None => self.tensors[tensor as usize].holders,
-            Some(far) => self.far_holders[tensor as usize * self.far_words + far],
-        };
-        word >> (device % 64) & 1 == 1
-    }
-
-    fn hold(&mut self, tensor: TensorId, device: DeviceId) {
-        let word = match (device as usize / 64).checked_sub(1) {
-            None => &mut self.tensors[tensor as usize].holders,
-            Some(far) => &mut self.far_holders[tensor as usize * self.far_words + far],
-        };
-        *word |= 1 << (device % 64);
-    }
-
-    /// When the inputs of an op that are not on a device could all be there, sent one after the other in edge
-    /// order, and their bytes.
-    fn copies(&mut self, op: OpId, device: DeviceId) -> (Ns, Bytes) {
-        let (mut arrival, mut bytes) = (0, 0);
-        // Channels are held only when another transfer follows; then the clocks are put back.
-        let mut sent: Option<(Channels, Ns)> = None;
-        for tensor in self.problem.graph.inputs(op) {
-            if self.holds(*tensor, device) {
-                continue;
-            }
-            if let Some((channels, end)) = sent {
-                for channel in [channels.send, channels.recv] {
-                    if channel >= 0 {
-                        self.undo.push((channel, self.channels.get(channel)));
-                    }
-                }
-                self.channels.hold(channels, end);
-            }
-            let known = self.tensors[*tensor as usize];
-            let duration = self.problem.transfer_ns(*tensor, known.source, device);
-            let channels = self.problem.channels(known.source, device);
-            let end = self.channels.free_from(channels, known.end) + duration;
-            sent = Some((channels, end));
-            arrival = arrival.max(end);
-            bytes += known.bytes;
-        }
-        while let Some((channel, time)) = self.undo.pop() {
-            self.channels.set(channel, time);
-        }
-        (arrival, bytes)
-    }
-
     /// Whether an op whose missing inputs have so many bytes may start on a device that may hold `caps`.
     fn room_with(&self, op: OpId, device: DeviceId, copies: Bytes, caps: &[Bytes]) -> Room {
         let persistent = self.new_persistent(op);
-        let needed = persistent
-            + self.problem.graph.output_bytes[op as usize]
-            + self.problem.scratch_bytes(op)
-            + copies;
+        let needed = persistent + self.needs[op as usize].passing + copies;
         let at = device as usize;
         let own = self.group(op).map_or(0, |group| {
             let group = group as usize;
@@ -334,15 +295,15 @@ impl Timeline for Book<'_> {
     }
 
     fn arrival(&mut self, op: OpId, device: DeviceId) -> Ns {
-        self.copies(op, device).0
+        self.copies::<false>(op, device).arrival
     }
 
     fn score(&mut self, op: OpId, device: DeviceId, now: Ns) -> Score {
         if !self.is_home(op, device) {
             return Score::Never;
         }
-        let (arrival, copies) = self.copies(op, device);
-        match self.room_with(op, device, copies, &self.cap) {
+        let Copies { arrival, bytes, .. } = self.copies::<false>(op, device);
+        match self.room_with(op, device, bytes, &self.cap) {
             Room::Fits => Score::Start(arrival.max(now)),
             Room::Short { needed, .. } => Score::Short { needed },
             Room::Full { .. } | Room::Never => Score::Never,
@@ -357,6 +318,18 @@ impl Timeline for Book<'_> {
 
     fn room(&self, op: OpId, device: DeviceId) -> Room {
         self.room_within(op, device, &self.cap)
+    }
+
+    fn behind(&mut self, op: OpId, device: DeviceId) -> Option<(u32, Ns)> {
+        let Copies { arrival, behind, .. } = self.copies::<true>(op, device);
+        let (channel, after) = behind?;
+        // Where links into the device have several channels, another input may be the last to come.
+        let is_last = self.channels.get(channel) + after == arrival;
+        is_last.then_some((channel.unsigned_abs(), after))
+    }
+
+    fn channel_free_at(&self, channel: u32) -> Ns {
+        self.channels.clock(channel)
     }
 
     fn free_bytes(&self, device: DeviceId) -> Bytes {
@@ -410,7 +383,7 @@ impl Timeline for Book<'_> {
             (known.end, known.source) = (end, device);
             self.hold(*tensor, device);
         }
-        self.charge(device, problem.graph.output_bytes[op as usize] + problem.scratch_bytes(op));
+        self.charge(device, self.needs[op as usize].passing);
         self.device[op as usize] = device;
         self.free_at[device as usize] = end;
         self.running[device as usize] = op;

@@ -63,6 +63,50 @@ pub fn random_graph(draw: &mut Draw, least_ns: Ns, groups: bool) -> Graph {
     Graph::new(columns).unwrap()
 }
 
+/// A few ops with an output for each of many, which are ready at once; then one that wants them all.
+pub fn random_fan(draw: &mut Draw) -> Graph {
+    let (num_sources, num_ops) = (1 + draw.below(3), 80 + draw.below(60));
+    let length = usize::try_from(num_ops).unwrap();
+    let (least, most) = (draw.below(3), 1 + draw.below(9));
+    let (most_bytes, most_ns) = (1 + draw.below(9), 1 + draw.below(5));
+    let mut columns = graph::Columns {
+        compute_ns: (0..num_ops).map(|_| least + draw.below(most)).collect(),
+        persistent_bytes: (0..num_ops).map(|_| draw.below(2)).collect(),
+        scratch_bytes: vec![0; length],
+        group: vec![-1; length],
+        allowed_set: vec![-1; length],
+        role: vec![0; length],
+        forward_op: vec![-1; length],
+        ..graph::Columns::default()
+    };
+    let index = |at: i64| i32::try_from(at).unwrap();
+    for op in num_sources..num_ops - 1 {
+        for source in 0..num_sources {
+            if source == op % num_sources || draw.one_in(4) {
+                let tensor = if draw.one_in(5) && !columns.tensor_producer.is_empty() {
+                    columns.tensor_producer.len() - 1
+                } else {
+                    columns.tensor_producer.push(index(source));
+                    columns.tensor_producer.len() - 1
+                };
+                columns.edge_tensor.push(i32::try_from(tensor).unwrap());
+                columns.edge_consumer.push(index(op));
+            }
+        }
+    }
+    for op in num_sources..num_ops - 1 {
+        columns.edge_tensor.push(i32::try_from(columns.tensor_producer.len()).unwrap());
+        columns.edge_consumer.push(index(num_ops - 1));
+        columns.tensor_producer.push(index(op));
+    }
+    for _ in 0..columns.tensor_producer.len() {
+        columns.tensor_bytes.push(draw.below(most_bytes));
+        columns.tensor_transfer_ns.push(draw.below(most_ns));
+        columns.tensor_class.push(4);
+    }
+    Graph::new(columns).unwrap()
+}
+
 pub fn random_cluster(draw: &mut Draw, graph: &Graph, channels: i64) -> Cluster {
     let side = 1 + draw.below(4);
     let num_devices = usize::try_from(side).unwrap();
@@ -79,11 +123,13 @@ pub fn random_cluster(draw: &mut Draw, graph: &Graph, channels: i64) -> Cluster 
         || if uniform { figures } else { (draw.below(5), 1_000_000_000 * draw.below(2)) };
     let (latency_ns, bytes_per_s) = (0..pairs).map(|_| links()).unzip();
     let channel = |at: usize| i32::try_from(at).unwrap();
+    let mut any = || i32::try_from(draw.below(4) - 1).unwrap();
     let (send_channel, recv_channel) = (0..pairs)
         .map(|pair| (pair / num_devices, pair % num_devices))
         .map(|(source, to)| match channels {
             0 => (channel(source), channel(to)),
             1 => (channel(2 * source), channel(2 * to + 1)),
+            3 => (any(), any()),
             _ => (-1, -1),
         })
         .unzip();

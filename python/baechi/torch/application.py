@@ -1,0 +1,295 @@
+"""Applying a plan: the model stays the same object and runs where the plan says.
+
+The model gets a class of the same name whose forward decides, call by call. A call that is known,
+of a model that is as it was, runs a placed graph. Any other call runs the model's own forward with
+its modules on their devices, on the same weights; the reason is logged once and kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
+
+from baechi.errors import InputError, PlacementError
+from baechi.torch.applied_class import STATE, change_class, original_class
+from baechi.torch.call_keys import OpaqueError, call_key
+from baechi.torch.capture import capture
+from baechi.torch.frames import Frame
+from baechi.torch.model_state import ModelState
+from baechi.torch.module_hooks import (
+    detached_hooks,
+    finish_outputs,
+    finish_pass,
+    move_arguments,
+)
+from baechi.torch.operands import common_device
+from baechi.torch.parameters import MovedWeights, named_weights
+from baechi.torch.placed_graph import PlacedProgram, place_program
+from baechi.torch.placement_rule import ModulePlacement
+from baechi.torch.program import Program
+from baechi.torch.runtime import ModuleRuntime
+
+__all__ = ["LEVELS", "Application", "Status"]
+
+LEVELS = ("auto", "op", "module")
+MAX_GRAPHS = 8
+_LOGGER = logging.getLogger("baechi")
+
+
+@dataclass(frozen=True)
+class Status:
+    """How an applied model runs.
+
+    Attributes:
+        level: "op" if the last call ran a placed graph, "module" if it ran the model's own
+            forward, "none" before the first call.
+        graph_calls, module_calls: how many calls ran in each way.
+        num_graphs: graphs at hand.
+        reasons: why calls ran the model's own forward, with their numbers.
+    """
+
+    level: str
+    graph_calls: int
+    module_calls: int
+    num_graphs: int
+    reasons: Mapping[str, int]
+
+
+@dataclass
+class _Graph:
+    placed: PlacedProgram
+    state: ModelState
+
+
+class Application:
+    """What an applied model holds beside itself. A copy of the model starts without graphs."""
+
+    def __init__(
+        self,
+        placement: ModulePlacement,
+        moved: MovedWeights,
+        runtime: ModuleRuntime,
+        level: str,
+        programs: Sequence[Program] = (),
+    ) -> None:
+        """Starts without graphs: they are made at the calls that need them."""
+        self.placement, self.moved, self.runtime, self.level = placement, moved, runtime, level
+        self._start(tuple(programs))
+
+    def _start(self, programs: tuple[Program, ...] = ()) -> None:
+        self._programs = programs
+        self._graphs: dict[Any, list[_Graph]] = {}
+        self._seen: set[Any] = set()
+        self._refused: dict[Any, str] = {}
+        self._lock = threading.RLock()
+        self.num_graphs = 0
+        self.calls: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.last = "none"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The plan, without graphs and counts."""
+        kept = ("placement", "moved", "runtime", "level")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy starts anew."""
+        self.__dict__.update(state)
+        self._start()
+
+    def call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs one forward."""
+        runtime = self.runtime
+        if len(runtime.devices) == 1:
+            if common_device((*args, *kwargs.values()), *runtime.devices) in runtime.devices:
+                return original_class(model).forward(model, *args, **kwargs)
+            return self._run_modules(model, args, kwargs)
+        if self.level != "module" and not runtime.state.frames:
+            graph = self._graph(model, args, kwargs)
+            if graph is not None:
+                self._count("op")
+                result = self._run_graph(graph.placed, model, args, kwargs)
+                return finish_outputs(runtime, args, kwargs, result)
+        self._count("module")
+        return self._run_modules(model, args, kwargs)
+
+    def _count(self, level: str) -> None:
+        self.last = level
+        self.calls[level] += 1
+
+    def _run_graph(self, placed: PlacedProgram, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        kinds = self._active_autocasts()
+        if not kinds:
+            return placed(model, args, kwargs)
+        with ExitStack() as stack:  # the graph has its casts
+            for kind in kinds:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            return placed(model, args, kwargs)
+
+    def _run_modules(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        runtime = self.runtime
+        depth = len(runtime.state.frames)
+        only = next(iter(runtime.devices)) if len(runtime.devices) == 1 else None
+        frame = Frame(model, "", only, self.placement.device_of(""))
+        runtime.push(frame)
+        try:
+            if only is not None:
+                args, kwargs = move_arguments(runtime, frame, args, kwargs)
+            result = original_class(model).forward(model, *args, **kwargs)
+        except BaseException:  # also an interruption from the keyboard, which no hook sees
+            while len(runtime.state.frames) > depth:
+                runtime.pop(runtime.state.frames[-1].module)
+            runtime.state.stale.clear()
+            raise
+        return finish_pass(runtime, model, args, kwargs, result)
+
+    def _active_autocasts(self) -> list[str]:
+        # Simulated devices have the type meta, which has no autocast: theirs is the host's.
+        kinds = {"cpu" if at.type == "meta" else at.type for at in self.runtime.devices}
+        return [kind for kind in sorted(kinds) if torch.is_autocast_enabled(kind)]
+
+    def _graph(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Graph | None:
+        try:
+            key: Any = call_key(args, kwargs)
+        except OpaqueError as error:
+            self._fall_back(f"the call passes a {error}, which no graph takes")
+            return None
+        autocast = [torch.get_autocast_dtype(kind) for kind in self._active_autocasts()]
+        key = key, torch.is_grad_enabled(), model.training, *autocast
+        for graph in self._graphs.get(key, ()):
+            if graph.state.difference(model) is None:
+                return graph
+        with self._lock:
+            return self._make(model, key, args, kwargs, autocast[0] if autocast else None)
+
+    def _make(
+        self,
+        model: nn.Module,
+        key: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: torch.dtype | None,
+    ) -> _Graph | None:
+        """A new graph for a call, where there should be one."""
+        relatives = [other for other in self._graphs if other[1:] == key[1:]]
+        for graph in [graph for other in relatives for graph in self._graphs[other]]:
+            is_spelling = has_form(graph.placed.program, args, kwargs)
+            if is_spelling and graph.state.difference(model) is None:
+                self._graphs.setdefault(key, []).append(graph)
+                return graph
+        reason = self._refused.get(key)
+        if reason is None and self.num_graphs >= MAX_GRAPHS:
+            reason = f"there are {MAX_GRAPHS} graphs already"
+        if reason is None and relatives and key not in self._seen and self.level == "auto":
+            self._seen.add(key)
+            reason = "the inputs have a form that was not planned, and may not come again"
+            for graph in self._graphs.get(key, ())[-1:]:
+                reason = f"after the graph was made: {graph.state.difference(model)}"
+        if reason is None:
+            try:
+                return self._add_graph(model, key, args, kwargs, autocast)
+            except InputError as error:
+                reason = self._refused[key] = str(error).splitlines()[0]
+        self._fall_back(reason)
+        return None
+
+    def _add_graph(
+        self,
+        model: nn.Module,
+        key: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: torch.dtype | None,
+    ) -> _Graph:
+        program = self._program(model, args, kwargs, autocast)
+        devices, homes = self.placement.place(model, program)
+        for name, weight in named_weights(model):
+            if weight.device != homes.get(name, weight.device):
+                raise InputError(f'"{name}" is on {weight.device}, the plan has {homes[name]}')
+        placed = place_program(program, devices, homes)
+        graph = _Graph(placed, ModelState(model))
+        self._graphs.setdefault(key, []).append(graph)
+        self.num_graphs += 1
+        return graph
+
+    def _program(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: torch.dtype | None,
+    ) -> Program:
+        flags = tuple(module.training for module in model.modules())
+        is_enabled = torch.is_grad_enabled()
+        for program in self._programs:
+            is_same_mode = program.training_flags == flags and program.grad_enabled == is_enabled
+            if is_same_mode and autocast is None and has_form(program, args, kwargs):
+                return program
+        if len(set(flags)) == 1 and flags[0] != is_enabled:
+            modes = "training mode without gradients", "evaluation mode with gradients"
+            raise InputError(f"the model is in {modes[is_enabled]}, for which no graph is made")
+        with _undisturbed(model):
+            captured = capture(model, args, kwargs, training=is_enabled, autocast=autocast)
+        if captured.program is None or captured.level != "op":
+            raise InputError("; ".join(captured.reasons))
+        if captured.program.training_flags != flags:
+            raise InputError("some modules are in another mode than the model")
+        return captured.program
+
+    def _fall_back(self, reason: str) -> None:
+        if self.level == "op":
+            raise PlacementError(
+                f"no graph runs this call: {reason}",
+                hint='apply with level="auto" to run such calls module by module',
+            )
+        if reason not in self.reasons:
+            _LOGGER.warning("a call runs module by module: %s", reason)
+        self.reasons[reason] += 1
+
+
+def has_form(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a program was captured for a call with such inputs."""
+    try:
+        tensors = program.bind(args, kwargs)
+    except InputError:
+        return False
+    nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
+    return all(
+        _form(node.meta["val"]) == _form(tensors[given.index])
+        for node, given in zip(nodes, program.inputs, strict=True)
+        if given.kind == "user"
+    )
+
+
+def _form(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.shape, value.dtype, value.stride()
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Capturing meets the user's model, and no mode that looks at its ops."""
+    applied = type(model)
+    state = vars(model).pop(STATE)
+    with ExitStack() as stack:
+        stack.enter_context(detached_hooks(model))
+        stack.enter_context(_disable_current_modes())
+        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+            stack.enter_context(_pop_mode_temporarily())
+        change_class(model, original_class(model))
+        try:
+            yield
+        finally:
+            change_class(model, applied)
+            vars(model)[STATE] = state

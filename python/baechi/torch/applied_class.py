@@ -1,0 +1,64 @@
+"""The class of an applied model: the user's own with another forward, under the same name."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import nn
+
+from baechi.errors import InputError
+
+__all__ = ["STATE", "applied_class", "change_class", "original_class"]
+
+STATE = "_baechi_application"
+_ORIGINAL = "_baechi_original_class"
+
+
+@functools.cache
+def applied_class(original: type[Any]) -> type[nn.Module]:
+    """A subclass whose forward asks the `Application` that the model holds."""
+
+    @functools.wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__[STATE].call(self, args, kwargs)
+
+    def reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+        """Copies and pickles by the user's class, because this one has no place to be found at."""
+        base: Any = original
+        function, args, *rest = base.__reduce_ex__(self, protocol)
+        plain = tuple(original if value is type(self) else value for value in args)
+        return _make, (original, function, plain), *rest
+
+    names = ("__module__", "__qualname__", "__doc__")
+    attributes = {name: getattr(original, name) for name in names}
+    attributes |= {"forward": forward, "__reduce_ex__": reduce_ex, _ORIGINAL: original}
+    made: type[nn.Module] = type(original.__name__, (original,), attributes)
+    return made
+
+
+def original_class(model: nn.Module) -> type[nn.Module]:
+    """The user's class of a model, applied or not."""
+    found: type[nn.Module] = getattr(type(model), _ORIGINAL, type(model))
+    return found
+
+
+def change_class(model: nn.Module, cls: type[nn.Module]) -> None:
+    """Gives the model another class.
+
+    Raises:
+        InputError: its class is of a kind that allows no other.
+    """
+    try:
+        model.__class__ = cls
+    except TypeError as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be given a forward: {error}",
+            hint="wrap the model in a torch.nn.Module of your own",
+        ) from error
+
+
+def _make(original: type[nn.Module], function: Any, args: tuple[Any, ...]) -> nn.Module:
+    model: nn.Module = function(*args)
+    change_class(model, applied_class(original))  # type: ignore[arg-type]
+    return model

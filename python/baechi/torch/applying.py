@@ -1,0 +1,86 @@
+"""Applying a placement to a model, asking how it runs, and taking the placement off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from torch.optim import Optimizer
+
+from baechi.errors import InputError
+from baechi.torch.application import LEVELS, Application, Status
+from baechi.torch.applied_class import STATE, applied_class, change_class, original_class
+from baechi.torch.module_homes import module_devices
+from baechi.torch.module_hooks import add_hooks, remove_hooks
+from baechi.torch.parameters import move_back, move_weights, weight_devices
+from baechi.torch.placement_rule import ModulePlacement
+from baechi.torch.program import Program
+
+__all__ = ["apply_placement", "remove_placement", "status"]
+
+
+def apply_placement(
+    model: nn.Module,
+    placement: ModulePlacement,
+    *,
+    optimizers: Sequence[Optimizer] = (),
+    level: str = "auto",
+    outputs: str = "where-computed",
+    programs: Sequence[Program] = (),
+) -> nn.Module:
+    """Moves the weights of a model to their devices and lets it run there; returns the model.
+
+    Args:
+        model: it stays the same object, and so do its parameters.
+        placement: devices by module path.
+        optimizers: made before and used already; their state moves with the parameters.
+        level: "auto" runs placed graphs where they may stand for the model; "op" raises
+            PlacementError where they may not; "module" never does.
+        outputs: "where-computed", or "inputs" for the device of the first input tensor.
+        programs: captured before, so that the calls they were captured for need not be again.
+
+    Raises:
+        InputError: the model is applied already, or something has no device.
+        PlacementError: a weight cannot be moved.
+    """
+    if level not in LEVELS:
+        raise InputError(f'level is "{level}"', hint=f"one of {', '.join(LEVELS)}")
+    if STATE in vars(model):
+        raise InputError("a plan is applied to the model already", hint="remove it first")
+    homes = module_devices(model, placement.modules)
+    changed = applied_class(type(model))  # type: ignore[arg-type]
+    moved = move_weights(model, weight_devices(model, homes), optimizers=optimizers)
+    runtime = add_hooks(model, placement.modules, outputs=outputs, with_root=False)
+    vars(model)[STATE] = Application(placement, moved, runtime, level, programs)
+    change_class(model, changed)
+    return model
+
+
+def remove_placement(model: nn.Module, *, optimizers: Sequence[Optimizer] = ()) -> nn.Module:
+    """Gives back the model as it was, with the weights as they are now; returns the model."""
+    application = _application(model)
+    move_back(model, application.moved, optimizers=optimizers)
+    remove_hooks(model)
+    change_class(model, original_class(model))
+    del vars(model)[STATE]
+    return model
+
+
+def status(model: nn.Module) -> Status:
+    """How the model has been running since the plan was applied."""
+    application = _application(model)
+    calls = application.calls
+    return Status(
+        application.last,
+        calls["op"],
+        calls["module"],
+        application.num_graphs,
+        dict(application.reasons),
+    )
+
+
+def _application(model: nn.Module) -> Application:
+    found = vars(model).get(STATE)
+    if not isinstance(found, Application):
+        raise InputError("no plan is applied to the model", hint="plan.apply(model)")
+    return found

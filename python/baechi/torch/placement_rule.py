@@ -1,0 +1,133 @@
+"""The device of every op of a program, from devices of modules: the rule of plans, ahead of time.
+
+An op of a module without children, and one that reads a weight of its own module, runs on the
+module's device. An op of a module with children that reads a child's weight runs where that is.
+Any other op is glue: it runs where most bytes of its operands are, the first operand winning a
+tie, or, if it reads nothing that has a device, where its result is first read. What shares memory
+shares a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from baechi.torch.module_homes import device_at
+from baechi.torch.parameters import ties
+from baechi.torch.program import Program
+
+__all__ = ["ModulePlacement"]
+
+
+@dataclass(frozen=True)
+class ModulePlacement:
+    """Where modules go, by path; and ops that go elsewhere than the rule says, by key."""
+
+    modules: Mapping[str, torch.device]
+    ops: Mapping[str, torch.device] = field(default_factory=dict)
+
+    def device_of(self, path: str) -> torch.device:
+        """The device of a module: that of the longest dotted prefix of its path."""
+        return device_at(path, self.modules)
+
+    def place(
+        self, model: nn.Module, program: Program
+    ) -> tuple[dict[str, torch.device], dict[str, torch.device]]:
+        """Devices of the program's ops by node name, and of its weights by name."""
+        rule = _Rule(self, model, program)
+        rule.place_units()
+        rule.place_glue()
+        rule.place_by_readers()
+        return {node.name: rule.places[node] for node in rule.ops}, rule.homes
+
+
+class _Rule:
+    """The state of one application of the rule."""
+
+    def __init__(self, placement: ModulePlacement, model: nn.Module, program: Program) -> None:
+        self.placement, self.program = placement, program
+        nodes = list(program.graph_module.graph.nodes)
+        self.ops = [node for node in nodes if node.name in program.keys and _has_device(node)]
+        self.places: dict[Node, torch.device] = {}
+        self.homes: dict[str, torch.device] = {}
+        names = {name: [other for other, _ in group] for group in ties(model) for name, _ in group}
+        self.parents = {path for path, x in model.named_modules() if next(x.children(), None)}
+        self.owners: dict[Node, list[str]] = {}
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        for node, given in zip(placeholders, program.inputs, strict=True):
+            if given.kind in ("parameter", "buffer"):
+                tied = names.get(given.name, [given.name])
+                self.owners[node] = [name.rpartition(".")[0] for name in tied]
+                self.homes[given.name] = self.places[node] = self.placement.device_of(
+                    self.owners[node][0]
+                )
+        by_name = {node.name: node for node in nodes}
+        self.groups = [[by_name[name] for name in group] for group in program.colocated]
+        self.group_of = {node: group for group in self.groups for node in group}
+
+    def place_units(self) -> None:
+        """Exceptions, ops of units, and all that shares memory with weights or with those."""
+        exceptions = self.placement.ops
+        for node in self.ops:
+            key = self.program.keys[node.name]
+            unit = self._unit(node)
+            if key in exceptions:
+                self.places[node] = exceptions[key]
+            elif unit is not None:
+                self.places[node] = self.placement.device_of(unit)
+        for group in self.groups:
+            known = sorted(
+                (node for node in group if node in self.places), key=lambda x: x.op != "placeholder"
+            )
+            if known:  # weights first: they are at home
+                self.places.update(dict.fromkeys(group, self.places[known[0]]))
+
+    def _unit(self, node: Node) -> str | None:
+        path = self.program.module_paths[node.name]
+        read = [self.owners[used] for used in node.all_input_nodes if used in self.owners]
+        if path not in self.parents or any(path in owners for owners in read):
+            return path
+        return read[0][0] if read else None
+
+    def place_glue(self) -> None:
+        """Ops that read something with a device, in program order."""
+        for node in self.ops:
+            if node not in self.places:
+                held: dict[torch.device, int] = {}
+                for used in node.all_input_nodes:
+                    if used in self.places:
+                        device = self.places[used]
+                        held[device] = held.get(device, 0) + _bytes_of(used)
+                if held:
+                    self._settle(node, max(held, key=held.__getitem__))
+
+    def place_by_readers(self) -> None:
+        """The others, last ones first: with their first reader, or else with the next op."""
+        following = next((self.places[x] for x in self.ops if x in self.places), None)
+        if following is None:
+            following = self.placement.device_of("")
+        order = {node: number for number, node in enumerate(self.ops)}
+        for node in reversed(self.ops):
+            if node not in self.places:
+                readers = [user for user in node.users if user in order]
+                first = min(readers, key=order.__getitem__, default=None)
+                self._settle(node, following if first is None else self.places[first])
+            following = self.places[node]
+
+    def _settle(self, node: Node, device: torch.device) -> None:
+        self.places.update(dict.fromkeys(self.group_of.get(node, ()), device))
+        self.places[node] = device
+
+
+def _has_device(node: Node) -> bool:
+    target: Callable[..., object] | str = node.target
+    return node.op == "call_function" and target is not torch._C._set_grad_enabled
+
+
+def _bytes_of(node: Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
