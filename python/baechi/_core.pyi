@@ -239,7 +239,6 @@ def coplace(graph: FlatGraph, labels: _Int32s, most_bytes: int) -> _Int32s: ...
 def fuse(
     graph: FlatGraph, labels: _Int32s, retention: str
 ) -> tuple[_Int32s, _Int32s, _Int32s, list[npt.NDArray[Any]]]: ...
-
 def judge_placements(
     trace: FlatTrace,
     units: FlatUnits,

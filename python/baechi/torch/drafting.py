@@ -12,7 +12,7 @@ from baechi.cluster import Cluster
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
 from baechi.torch.optimizers import Optimizer
-from baechi.torch.outcomes import Outcome
+from baechi.torch.outcomes import Candidate, Outcome
 from baechi.torch.tasks import Task
 
 __all__ = ["Context", "draft"]
@@ -36,7 +36,7 @@ class Context:
 
 
 def draft(
-    task: Task, outcome: Outcome, found: Mapping[str, Outcome], context: Context
+    task: Task, outcome: Outcome, found: Mapping[str, Candidate], context: Context
 ) -> ModelPlan:
     """The plan that says what an outcome is."""
     cluster, units = task.cluster, task.units
@@ -91,18 +91,17 @@ def draft(
     )
 
 
-def _compared(task: Task, found: Mapping[str, Outcome]) -> tuple[Compared, ...]:
+def _compared(task: Task, found: Mapping[str, Candidate]) -> tuple[Compared, ...]:
     """One device (the best), an even split and a split by weights alone."""
     singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
-    rows = [("one device", min(singles, key=lambda outcome: outcome.rank(task)))]
+    rows = [("one device", min(singles, key=lambda outcome: outcome.rank))]
     rows += [(n, found[n]) for n in ("even split", "weights-only split") if n in found]
     return tuple(
         Compared(
             name=name,
             step_ns=outcome.step_ns,
             missing_bytes=sum(
-                max(0, peak - cap)
-                for peak, cap in zip(outcome.memory.peaks, task.caps, strict=True)
+                max(0, peak - cap) for peak, cap in zip(outcome.peaks, task.caps, strict=True)
             ),
         )
         for name, outcome in rows

@@ -200,7 +200,9 @@ def replay(
     )
     return Memory(
         devices,
-        tuple(Moved(s, d, nbytes, bool(back), value) for s, d, nbytes, back, value in moved.tolist()),
+        tuple(
+            Moved(s, d, nbytes, bool(back), value) for s, d, nbytes, back, value in moved.tolist()
+        ),
         tuple(order.tolist()),
         {at: _moment(trace, code) for at, code in enumerate(deaths.tolist()) if code >= 0},
     )

@@ -20,7 +20,7 @@ from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
-from baechi.torch.outcomes import Outcome
+from baechi.torch.outcomes import Candidate, Outcome
 from baechi.torch.program import Program
 from baechi.torch.search import search
 from baechi.torch.tasks import Objective, Task, make_task
@@ -108,7 +108,7 @@ class Planned:
     program: Program
     task: Task
     outcome: Outcome
-    found: Mapping[str, Outcome]
+    found: Mapping[str, Candidate]
     context: Context
 
 
@@ -206,7 +206,7 @@ def _fitting(planned: Planned) -> ModelPlan:
         return found
     lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
     peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
+    alone = min(max(o.peaks) for name, o in planned.found.items() if "only " in name)
     missing = lacking.peak_bytes - lacking.cap_bytes
     raise OutOfMemoryError(
         lacking.peak_at,
