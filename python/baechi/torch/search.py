@@ -9,6 +9,7 @@ of candidates is bounded, no clock decides anything, and random numbers have a f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from baechi.errors import OutOfMemoryError, PlacementError
@@ -81,7 +82,7 @@ def _fill_exactly(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[
     units = costs.order
     devices = [order[0]] * len(units)
     first = 0
-    for this, following in zip(order, order[1:], strict=False):
+    for this, following in itertools.pairwise(order):
         low, high = first, len(units)  # the cut is at `low` or after it, and before `high`
         while low < high:
             middle = (low + high + 1) // 2
