@@ -17,6 +17,8 @@ except ModuleNotFoundError as error:
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from baechi.torch.application import Status
+    from baechi.torch.applying import status
     from baechi.torch.costs import Costs
     from baechi.torch.device_argument import read_torch_devices
     from baechi.torch.measuring import measure_costs
@@ -29,20 +31,24 @@ _HOMES = {
     "Costs": "costs",
     "ModelPlan": "model_plan",
     "Rehearsal": "rehearsal",
+    "Status": "application",
     "measure_costs": "measuring",
     "plan": "planning",
     "read_torch_devices": "device_argument",
     "rehearse": "rehearsal",
+    "status": "applying",
 }
 
 __all__ = [
     "Costs",
     "ModelPlan",
     "Rehearsal",
+    "Status",
     "measure_costs",
     "plan",
     "read_torch_devices",
     "rehearse",
+    "status",
 ]
 
 

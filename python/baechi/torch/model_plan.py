@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
+from torch.optim import Optimizer
 
 from baechi.cluster import Cluster
 from baechi.errors import PlanMismatchError
@@ -141,6 +143,73 @@ class ModelPlan:
                 found,
                 hint="plan the changed model again",
             )
+
+    def apply(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        devices: Mapping[str, str | torch.device] | None = None,
+        level: str = "auto",
+        outputs: str = "where-computed",
+    ) -> torch.nn.Module:
+        """Moves the model's weights to their devices and lets it run as planned; returns it.
+
+        The model stays the same object, its parameters too; an optimizer made before goes on.
+
+        Args:
+            model: as it was planned; weights on meta are loaded first (`load_weights`).
+            optimizer: one or several that have been used already: their state moves along.
+            devices: other devices for the plan's names, such as ``{"cuda:0": "simdev:0"}``.
+            level: "auto" runs placed graphs where they may stand for the model and its own code
+                elsewhere (`baechi.torch.status` says why); "op" raises instead; "module" never
+                runs graphs.
+            outputs: "where-computed", or "inputs" for the device of the first input tensor.
+
+        Raises:
+            PlanMismatchError: the plan was made for another model.
+            InputError: an optimizer with state was not passed, or an argument is wrong.
+            PlacementError: a weight cannot be moved, or level "op" cannot be had.
+        """
+        from baechi.torch.plan_application import apply_plan
+
+        return apply_plan(
+            self, model, optimizer=optimizer, devices=devices, level=level, outputs=outputs
+        )
+
+    def remove(
+        self, model: torch.nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None
+    ) -> torch.nn.Module:
+        """Gives back the model as it was before `apply`, with its weights as they are now."""
+        from baechi.torch.applying import remove_placement
+        from baechi.torch.plan_application import as_optimizers
+
+        return remove_placement(model, optimizers=as_optimizers(optimizer))
+
+    def load_weights(
+        self,
+        model: torch.nn.Module,
+        path: str | os.PathLike[str],
+        devices: Mapping[str, str | torch.device] | None = None,
+        buffers: Mapping[str, torch.Tensor] | None = None,
+        strict: bool = True,
+    ) -> None:
+        """Puts each tensor of a safetensors file, or of an index file, straight on its device.
+
+        Args:
+            model: not applied yet; its weights may be on meta.
+            path: the file.
+            devices: as in `apply`.
+            buffers: values, by name, of buffers on meta that no file holds.
+            strict: whether a tensor that the model does not have is an error.
+
+        Raises:
+            WeightsMismatchError: tensors are missing, unexpected or of another shape.
+        """
+        from baechi.torch.plan_application import load_planned_weights
+
+        load_planned_weights(
+            self, model, Path(path), devices=devices, buffers=buffers, strict=strict
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes sorted JSON in one step (docs/model-plans.md); OSError if it cannot."""

@@ -82,7 +82,9 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
         )
         for g in groups
     )
-    fields["cluster"] = Cluster.from_json_dict(_is(document["cluster"], dict, "cluster"))
+    # The strict reader keeps decimals exact; a cluster has floats (speeds).
+    cluster = json.loads(json.dumps(_is(document["cluster"], dict, "cluster"), default=float))
+    fields["cluster"] = Cluster.from_json_dict(cluster)
     fields["devices"] = tuple(map(_device, _is(document["devices"], list, "devices")))
     fields["compared"] = tuple(map(_compared, _is(document["compared"], list, "compared")))
     prices = _is(document["prices"], dict, "prices")

@@ -1,7 +1,9 @@
 """The device of every op of a program, from devices of modules: the rule of plans, ahead of time.
 
+It is what `modules.lay_out` does with a trace, without one, so that applying needs none.
+
 An op of a module without children, and one that reads a weight of its own module, runs on the
-module's device. An op of a module with children that reads a child's weight runs where that is.
+module's device. An op of a module with children that reads another's weight runs where that is.
 Any other op is glue: it runs where most bytes of its operands are, the first operand winning a
 tie, or, if it reads nothing that has a device, where its result is first read. What shares memory
 shares a device.
@@ -65,6 +67,10 @@ class _Rule:
                 self.homes[given.name] = self.places[node] = self.placement.device_of(
                     self.owners[node][0]
                 )
+        for node in self.ops:  # a view of a weight is that weight
+            first = node.all_input_nodes[0] if node.all_input_nodes else None
+            if first in self.owners and getattr(node.target, "is_view", False):
+                self.owners[node] = self.owners[first]
         by_name = {node.name: node for node in nodes}
         self.groups = [[by_name[name] for name in group] for group in program.colocated]
         self.group_of = {node: group for group in self.groups for node in group}

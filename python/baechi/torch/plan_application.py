@@ -1,0 +1,88 @@
+"""Applying a model plan: device names become devices, module paths become homes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from baechi.errors import InputError, PlacementError
+from baechi.torch.applying import apply_placement
+from baechi.torch.loading import load_weights
+from baechi.torch.model_plan import ModelPlan
+from baechi.torch.module_homes import module_devices
+from baechi.torch.parameters import weight_devices
+from baechi.torch.placement_rule import ModulePlacement
+from baechi.torch.simdev import resolve
+
+__all__ = ["apply_plan", "as_optimizers", "load_planned_weights", "placement_of"]
+
+Devices = Mapping[str, str | torch.device]
+
+
+def apply_plan(
+    plan: ModelPlan,
+    model: nn.Module,
+    *,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    devices: Devices | None = None,
+    level: str = "auto",
+    outputs: str = "where-computed",
+) -> nn.Module:
+    """See `ModelPlan.apply`."""
+    plan.check(model)
+    if plan.level == "module":
+        if level == "op":
+            raise PlacementError(
+                "no graph may run this model: " + "; ".join(plan.reasons),
+                hint='apply with level="auto" to run it module by module',
+            )
+        level = "module"
+    return apply_placement(
+        model,
+        placement_of(plan, devices),
+        optimizers=as_optimizers(optimizer),
+        level=level,
+        outputs=outputs,
+    )
+
+
+def placement_of(plan: ModelPlan, devices: Devices | None = None) -> ModulePlacement:
+    """Devices of modules and ops as the plan has them, under other names if given."""
+    names = plan.cluster.names
+    unknown = sorted(set(devices or {}).difference(names))
+    if unknown:
+        raise InputError(
+            f'the plan has no device "{unknown[0]}"', hint=f"its devices: {', '.join(names)}"
+        )
+    targets = {name: resolve((devices or {}).get(name, name)) for name in names}
+    if len(set(targets.values())) < len(targets):
+        raise InputError("two devices of the plan would be one", hint="give each its own")
+    modules = {path: targets[name] for path, name in plan.placement.items()}
+    modules.setdefault("", targets[names[0]])
+    return ModulePlacement(modules, {key: targets[name] for key, name in plan.ops.items()})
+
+
+def load_planned_weights(
+    plan: ModelPlan,
+    model: nn.Module,
+    path: str | Path,
+    *,
+    devices: Devices | None = None,
+    buffers: Mapping[str, Tensor] | None = None,
+    strict: bool = True,
+) -> None:
+    """See `ModelPlan.load_weights`."""
+    plan.check(model)
+    homes = module_devices(model, placement_of(plan, devices).modules)
+    load_weights(model, weight_devices(model, homes), path, buffers=buffers, strict=strict)
+
+
+def as_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> Sequence[Optimizer]:
+    """None, one or several as a sequence."""
+    if optimizer is None:
+        return ()
+    return (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)

@@ -1,0 +1,128 @@
+"""A plan is applied: the model trains on the plan's devices, from a file too, and is given back."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import torch_models
+from baechi.errors import InputError, PlanMismatchError
+from baechi.torch.applying import status
+from baechi.torch.capture import capture
+from baechi.torch.layouts import place_names
+from baechi.torch.model_plan import ModelPlan
+from baechi.torch.plan_application import placement_of
+from baechi.torch.planning import plan
+from baechi.torch.simdev import simulated, to_host
+from baechi.torch.tracing import trace_call
+from torch_placing import on
+
+RENAMED = {"cuda:0": "simdev:0", "cuda:1": "simdev:1"}
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(5)
+    return nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+
+
+def batch() -> torch.Tensor:
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+
+
+def planned(sizes: str = "2x220KiB") -> ModelPlan:
+    model = net()
+    return plan(model, (batch(),), devices=sizes, loss=lambda y: y.mean())
+
+
+def losses(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(batch()).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_a_model_trains_as_planned_with_the_optimizer_it_had() -> None:
+    made = planned()
+    assert len({d for d in made.placement.values()}) == 2
+    twin, model = net(), net()
+    expected = losses(twin, torch.optim.Adam(twin.parameters()), 6)
+    optimizer = torch.optim.Adam(model.parameters())
+    found = losses(model, optimizer, 2)
+    with simulated([220 * 1024] * 2):
+        assert made.apply(model, optimizer=optimizer, devices=RENAMED) is model
+        found += losses(model, optimizer, 2)
+        assert status(model).level == "op"
+        assert made.remove(model, optimizer=optimizer) is model
+    found += losses(model, optimizer, 2)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_plan_from_a_file_is_applied_to_another_instance(tmp_path: Path) -> None:
+    planned().save(tmp_path / "plan.json")
+    model = net()
+    with simulated(2):
+        ModelPlan.load(tmp_path / "plan.json").apply(model, devices=RENAMED)
+        assert torch.equal(to_host(model(batch())), net()(batch()))
+
+
+def test_weights_are_loaded_where_the_plan_wants_them(tmp_path: Path) -> None:
+    made = planned()
+    save_file(net().state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = net()
+    with simulated(2):
+        made.load_weights(model, tmp_path / "model.safetensors", devices=RENAMED)
+        homes = {name: weight.device for name, weight in model.named_parameters()}
+        made.apply(model, devices=RENAMED)
+        assert homes == {name: weight.device for name, weight in model.named_parameters()}
+        assert set(homes.values()) == {on(0), on(1)}
+        assert torch.equal(to_host(model(batch())), net()(batch()))
+
+
+@pytest.mark.parametrize("name", ["gnmt", "transformer", "bert", "t5", "llama", "unet"])
+def test_ops_go_where_the_plan_counted_them(name: str) -> None:
+    """The rule on nodes is the rule on the trace, for the plan's modules moved at random."""
+    sample = torch_models.BY_NAME[name].build()
+    made = plan(sample.model, sample.args, sample.kwargs, devices="3x1GiB", confirm=False)
+    moved = scattered(made, sample.model)
+    program = capture(sample.model, sample.args, sample.kwargs, training=True).program
+    assert program is not None
+    trace = trace_call(sample.model, program, sample.args, sample.kwargs, training=True)
+    expected = place_names(moved, program, trace, sample.model)
+    found, homes = placement_of(moved).place(sample.model, program)
+    assert {node: str(device) for node, device in found.items()} == {
+        node: expected.device_of_node[node] for node in found
+    }
+    assert {name: str(home) for name, home in homes.items()} == {
+        name: expected.home_of_weight[name] for name in homes
+    }
+
+
+def scattered(made: ModelPlan, model: nn.Module) -> ModelPlan:
+    import dataclasses
+    import random
+
+    rng = random.Random(3)
+    bound = {path for paths, _ in made.together for path in paths}
+    names = made.cluster.names
+    modules: Mapping[str, str] = {
+        path: names[0] if path in bound else rng.choice(names) for path, _ in model.named_modules()
+    }
+    return dataclasses.replace(made, modules=modules, together=())
+
+
+def test_a_device_that_the_plan_does_not_have_is_named() -> None:
+    with pytest.raises(InputError, match='the plan has no device "cuda:7"'):
+        planned().apply(net(), devices={"cuda:7": "simdev:0"})
+
+
+def test_another_model_is_refused() -> None:
+    with pytest.raises(PlanMismatchError):
+        planned().apply(nn.Linear(2, 2), devices=RENAMED)
