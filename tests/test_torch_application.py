@@ -212,3 +212,26 @@ def test_a_second_plan_needs_the_first_one_removed(devices: SimulatedDevices) ->
 def test_an_unknown_level_is_named(devices: SimulatedDevices) -> None:
     with pytest.raises(InputError, match='level is "fast"'):
         applied(Net(), level="fast")
+
+
+@pytest.mark.parametrize("level", ["module", "auto"])
+def test_fifty_steps_with_a_scaler_and_clipping(devices: SimulatedDevices, level: str) -> None:
+    def losses(model: nn.Module) -> list[float]:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu")
+        found = []
+        for _ in range(50):
+            optimizer.zero_grad()
+            loss = to_host(model(batch().double())).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+            found.append(loss.item())
+        return found
+
+    expected = losses(Net().double())
+    model = applied(Net().double(), level=level)
+    assert losses(model) == pytest.approx(expected, rel=0, abs=1e-9)
+    assert status(model).level == ("op" if level == "auto" else "module")

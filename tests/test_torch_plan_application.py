@@ -86,7 +86,7 @@ def test_weights_are_loaded_where_the_plan_wants_them(tmp_path: Path) -> None:
         assert torch.equal(to_host(model(batch())), net()(batch()))
 
 
-@pytest.mark.parametrize("name", ["gnmt", "transformer", "bert", "t5", "llama", "unet"])
+@pytest.mark.parametrize("name", ["gnmt", "transformer", "t5", "unet"])
 def test_ops_go_where_the_plan_counted_them(name: str) -> None:
     """The rule on nodes is the rule on the trace, for the plan's modules moved at random."""
     sample = torch_models.BY_NAME[name].build()
