@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from baechi import _core
 from baechi.cluster import Cluster
-from baechi.torch.flat_trace import FlatTrace, Updates, flatten, flatten_units
+from baechi.torch.flat_trace import FlatTrace, flatten, flatten_units
+from baechi.torch.ledger import Updates
 from baechi.torch.modules import Units
 from baechi.torch.operator_graph import OperatorGraph
 from baechi.torch.optimizers import Optimizer

@@ -1,42 +1,26 @@
 """Flat traces: a trace and its units as columns for the core, where placements are judged.
 
-Names stay here. The core (``rust/core/src/program``) lays placements out, replays their memory and
-simulates their time; `evaluate` in `baechi.torch.outcomes` and the search ask it.
+Names stay here. The core (``rust/core/src/program``) lays placements out, replays their memory
+(`ledger`) and simulates their time (`outcomes`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from baechi import _core
-from baechi.torch.memory import CLASSES, DeviceMemory, Memory, Moved
 from baechi.torch.modules import Layout, Units
 from baechi.torch.trace import Trace
 
-__all__ = ["FlatTrace", "Updates", "flatten", "flatten_units", "lay_out", "replay"]
+__all__ = ["FlatTrace", "exception_rows", "flatten", "flatten_units", "lay_out"]
 
 FlatTrace = _core.FlatTrace
 Int64s = npt.NDArray[np.int64]
 _KINDS = ("parameter", "buffer", "constant", "input", "made")
 _LAST_SEQUENCE = 2**48  # autograd's number of accumulations is greater than any 64-bit integer
-
-
-@dataclasses.dataclass(frozen=True)
-class Updates:
-    """What an optimizer's step needs.
-
-    Attributes:
-        rows: storage, bytes of state, bytes while it is updated, bytes of those that stay until
-            the next parameter on the device is updated; of each parameter, in model order.
-        together: whether all parameters of a device are updated at once.
-    """
-
-    rows: Int64s = dataclasses.field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    together: bool = False
 
 
 def flatten(trace: Trace) -> FlatTrace:
@@ -47,6 +31,7 @@ def flatten(trace: Trace) -> FlatTrace:
             **_values(trace),
             **_steps(trace),
             **_functions(trace),
+            **_lists("region", "region_step", trace.regions),
             "output": _column(trace.outputs),
             "seed": _column(
                 [trace.seed_function, trace.values[trace.loss].nbytes] if trace.training else []
@@ -161,67 +146,3 @@ def lay_out(
 def exception_rows(exceptions: Mapping[int, int] | None) -> npt.NDArray[np.int32]:
     """Steps and their devices."""
     return np.array(sorted((exceptions or {}).items()), np.int32).reshape(-1, 2)
-
-
-def replay(
-    trace: Trace,
-    flat: FlatTrace,
-    layout: Layout,
-    num_devices: int,
-    *,
-    updates: Updates | None = None,
-    accumulate_in_place: bool = False,
-) -> Memory:
-    """The static memory ledger: what each device holds while a trace runs under a placement.
-
-    Args:
-        trace: what runs.
-        flat: the same for the core.
-        layout: where everything is.
-        num_devices: how many devices there are.
-        updates: what the optimizer needs.
-        accumulate_in_place: gradients of one value are added into the first where nothing else
-            holds it, as autograd does on plain devices; under a dispatch mode it never does.
-    """
-    updates = updates or Updates()
-    homes = np.full(len(trace.storages), -1, np.int32)
-    homes[list(layout.home_of_storage)] = list(layout.home_of_storage.values())
-    peaks, causes, held, moved, order, deaths = flat.replay(
-        np.array(layout.device_of_step, np.int32),
-        homes,
-        num_devices,
-        updates.rows,
-        updates.together,
-        accumulate_in_place,
-    )
-    devices = tuple(
-        DeviceMemory(peak, _cause(trace, cause), dict(zip(CLASSES, row, strict=True)))
-        for peak, cause, row in zip(peaks.tolist(), causes.tolist(), held.tolist(), strict=True)
-    )
-    return Memory(
-        devices,
-        tuple(
-            Moved(s, d, nbytes, bool(back), value) for s, d, nbytes, back, value in moved.tolist()
-        ),
-        tuple(order.tolist()),
-        {at: _moment(trace, code) for at, code in enumerate(deaths.tolist()) if code >= 0},
-    )
-
-
-def _cause(trace: Trace, code: int) -> str:
-    """What reached a peak: the key of a step, the name of a function, or a word."""
-    words = ("", "weights", "optimizer", "gradient", "gradient copy")
-    if code < len(words) - 1:
-        return words[code + 1]
-    step = code - len(words) + 1
-    if step < len(trace.steps):
-        return trace.steps[step].key
-    return trace.functions[step - len(trace.steps)].name
-
-
-def _moment(trace: Trace, code: int) -> tuple[str, int]:
-    """The inverse of `_position`."""
-    end = len(trace.steps)
-    if code < end:
-        return ("step", code)
-    return ("end", 0) if code == end else ("function", code - end - 1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from baechi.torch.flat_trace import flatten, replay
+from baechi.torch.flat_trace import flatten
+from baechi.torch.ledger import replay
 from baechi.torch.modules import Layout
 from baechi.torch.trace import Trace
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from baechi import _core
 from baechi.rules import with_names
-from baechi.torch.flat_trace import exception_rows, lay_out, replay
+from baechi.torch.flat_trace import exception_rows, lay_out
+from baechi.torch.ledger import replay
 from baechi.torch.memory import Memory
 from baechi.torch.modules import Layout
 from baechi.torch.tasks import Task

@@ -31,7 +31,7 @@ class Task:
         caps: bytes that each device may hold.
         pinned: device index of each unit that may not be chosen, -1 for the others.
         parameters: storage, bytes and shape of each parameter with a gradient, in model order.
-        accumulate_in_place: see `flat_trace.replay`.
+        accumulate_in_place: see `ledger.replay`.
         flat: all of this for the core.
     """
 

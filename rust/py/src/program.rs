@@ -73,6 +73,8 @@ impl PyFlatTrace {
             edge_taken: column("edge_taken")?,
             edge_at: column("edge_at")?,
             output: column("output")?,
+            region_start: column("region_start")?,
+            region_step: column("region_step")?,
             seed: column("seed")?,
         };
         Ok(Self { program: detached(py, |_| Program::new(&columns))? })

@@ -12,8 +12,8 @@ use super::{NONE, Program, Source};
 use crate::error::{Error, Result};
 use crate::{Bytes, DeviceId};
 
-/// What runs next: the greatest rank, then the first function; then by input number and device of a crossing.
-type Ready = (i64, Reverse<u32>, Reverse<u32>, Reverse<DeviceId>, u32);
+/// What runs next: the greatest rank, then the first function; then by input number and place of a crossing.
+type Ready = (i64, Reverse<u32>, Reverse<u32>, Reverse<(DeviceId, u32)>, u32);
 
 /// Ranks of autograd's sequence numbers leave room between two functions for the copies before a function's step.
 const BETWEEN: i64 = 1000;
@@ -21,6 +21,8 @@ const BETWEEN: i64 = 1000;
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     device: DeviceId,
+    /// The region of the copy whose backward takes the sum across, or [`NONE`].
+    region: u32,
     function: u32,
     input: u32,
     /// Edges from this device that have not passed their gradient on yet.
@@ -49,6 +51,7 @@ pub struct Backward {
     missing: Vec<i64>,
     slots: Vec<Slot>,
     first_slot: Vec<u32>,
+    slot_of_edge: Vec<u32>,
     ready: BinaryHeap<Ready>,
     taken: Vec<u32>,
     passed: Vec<Passed>,
@@ -63,7 +66,8 @@ impl Backward {
         let here = self.device[seed as usize];
         let ones = replay.blocks.allocate::<RECORD>(here, program.loss_bytes, ACTIVATIONS, NONE);
         replay.blocks.hold(ones);
-        let slot = self.own_slot(program, program.functions[seed as usize].inputs.start, seed);
+        replay.blocks.hold(ones); // Tensor.backward keeps it to the end
+        let slot = self.own_slot(program.functions[seed as usize].inputs.start, seed);
         self.slots[slot as usize].buffer = ones;
         self.push(program, seed);
         while let Some((_, Reverse(function), _, _, slot)) = self.ready.pop() {
@@ -73,6 +77,7 @@ impl Backward {
                 self.cross::<RECORD>(replay, slot);
             }
         }
+        replay.blocks.drop::<RECORD>(ones);
         Ok(())
     }
 
@@ -89,13 +94,16 @@ impl Backward {
         self.first_slot.clear();
         self.first_slot.resize(program.num_inputs, NONE);
         self.slots.clear();
+        self.slot_of_edge.clear();
         self.ready.clear();
         for (function, one) in program.functions.iter().enumerate() {
             let here = self.device[function];
             for edge in &program.edges[one.edges.clone()] {
                 let is_own = here == self.device[edge.function as usize];
                 let num_slots = self.slots.len();
-                let slot = self.slot(edge.input, here, edge.function);
+                let region = if is_own { NONE } else { replay.uses.region_of(edge.read) };
+                let slot = self.slot(edge.input, here, region, edge.function);
+                self.slot_of_edge.push(slot);
                 self.slots[slot as usize].waiting += 1;
                 if is_own || self.slots.len() > num_slots {
                     self.missing[edge.function as usize] += 1;
@@ -110,12 +118,13 @@ impl Backward {
         let program = replay.program;
         for (at, step) in program.steps.iter().enumerate() {
             let here = replay.device_of_step[at];
-            for (place, value) in (0..).zip(&program.reads[step.reads.clone()]) {
-                let input = program.values[*value as usize].input;
+            for (place, read) in (0..).zip(step.reads.clone()) {
+                let input = program.values[program.reads[read] as usize].input;
                 if input == NONE {
                     continue;
                 }
-                let slot = self.find_slot(input, here);
+                let region = replay.uses.region_of(count(read));
+                let slot = self.find_slot(input, here, region);
                 if let Some(slot) = self.slots.get_mut(slot as usize)
                     && slot.rank == i64::MIN
                 {
@@ -125,34 +134,45 @@ impl Backward {
         }
     }
 
-    fn find_slot(&self, input: u32, device: DeviceId) -> u32 {
+    fn find_slot(&self, input: u32, device: DeviceId, region: u32) -> u32 {
         let mut at = self.first_slot[input as usize];
-        while at != NONE && self.slots[at as usize].device != device {
-            at = self.slots[at as usize].next;
+        while let Some(one) = self.slots.get(at as usize)
+            && (one.device, one.region) != (device, region)
+        {
+            at = one.next;
         }
         at
     }
 
-    fn slot(&mut self, input: u32, device: DeviceId, function: u32) -> u32 {
-        let found = self.find_slot(input, device);
+    fn slot(&mut self, input: u32, device: DeviceId, region: u32, function: u32) -> u32 {
+        let found = self.find_slot(input, device, region);
         if found != NONE {
             return found;
         }
         let at = u32::try_from(self.slots.len()).expect("at most two slots per edge");
         let next = std::mem::replace(&mut self.first_slot[input as usize], at);
         let (waiting, buffer, bytes, rank) = (0, NONE, 0, i64::MIN);
-        self.slots.push(Slot { device, function, input, waiting, buffer, bytes, rank, next });
+        self.slots.push(Slot {
+            device,
+            region,
+            function,
+            input,
+            waiting,
+            buffer,
+            bytes,
+            rank,
+            next,
+        });
         at
     }
 
-    fn own_slot(&mut self, program: &Program, input: u32, function: u32) -> u32 {
-        debug_assert!(program.functions[function as usize].inputs.contains(&input));
-        self.slot(input, self.device[function as usize], function)
+    fn own_slot(&mut self, input: u32, function: u32) -> u32 {
+        self.slot(input, self.device[function as usize], NONE, function)
     }
 
     fn push(&mut self, program: &Program, function: u32) {
         let rank = program.functions[function as usize].sequence * BETWEEN;
-        self.ready.push((rank, Reverse(function), Reverse(0), Reverse(0), NONE));
+        self.ready.push((rank, Reverse(function), Reverse(0), Reverse((0, 0)), NONE));
     }
 
     /// Runs a function: takes its gradients, allocates, passes on, forgets what it saved.
@@ -165,6 +185,7 @@ impl Backward {
             replay.record.order.push(function);
         }
         self.take(program, function);
+        replay.need_region::<RECORD>(function);
         if one.parameter != NONE {
             return self.accumulate::<RECORD>(replay, function);
         }
@@ -181,7 +202,7 @@ impl Backward {
                 return Err(Error::Value { what: "edge_at", index: place, value });
             }
             replay.blocks.hold(block);
-            let slot = self.slot(edge.input, here, edge.function);
+            let slot = self.slot_of_edge[place];
             self.passed.push(Passed { slot, block, bytes: edge.bytes });
         }
         for block in self.taken.iter().filter(|block| **block != NONE) {
@@ -193,6 +214,7 @@ impl Backward {
                 replay.blocks.drop::<RECORD>(block);
             }
         }
+        replay.ran_in_region::<RECORD>(function);
         replay.forget::<RECORD>(one.born.clone());
         for at in 0..self.passed.len() {
             let Passed { slot, block, bytes } = self.passed[at];
@@ -206,7 +228,7 @@ impl Backward {
     fn take(&mut self, program: &Program, function: u32) {
         self.taken.clear();
         for input in program.functions[function as usize].inputs.clone() {
-            let slot = self.find_slot(input, self.device[function as usize]);
+            let slot = self.find_slot(input, self.device[function as usize], NONE);
             let slot = self.slots.get_mut(slot as usize);
             let buffer = slot.map_or(NONE, |slot| std::mem::replace(&mut slot.buffer, NONE));
             self.taken.push(buffer);
@@ -271,7 +293,9 @@ impl Backward {
         if one.waiting == 0 {
             let otherwise = replay.program.functions[function as usize].sequence * BETWEEN;
             let rank = if one.rank == i64::MIN { otherwise + BETWEEN / 2 } else { one.rank };
-            self.ready.push((rank, Reverse(function), Reverse(input), Reverse(device), slot));
+            // No region comes before the first one.
+            let place = (device, one.region.wrapping_add(1));
+            self.ready.push((rank, Reverse(function), Reverse(input), Reverse(place), slot));
         }
     }
 
@@ -289,7 +313,11 @@ impl Backward {
         }
         replay.blocks.mark::<RECORD>(here, 0, Cause::GradientCopy);
         replay.blocks.drop::<RECORD>(buffer);
-        let own = self.own_slot(replay.program, input, function);
+        let own = self.own_slot(input, function);
         self.give::<RECORD>(replay, own, copy, bytes, Cause::GradientCopy);
     }
+}
+
+fn count(read: usize) -> u32 {
+    u32::try_from(read).expect("checked to fit 30 bits")
 }

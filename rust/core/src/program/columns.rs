@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use super::{
-    Edge, Function, Kind, Make, NONE, Program, Saved, Source, Step, Storage, Updates, Value,
-};
+use super::{Edge, Function, Kind, NONE, Program, Source, Step, Storage, Updates, Value, link};
 use crate::UNLIMITED;
 use crate::error::{Error, Result};
 use crate::lists::Lists;
@@ -57,6 +55,8 @@ pub struct Columns {
     pub edge_taken: Vec<i64>,
     pub edge_at: Vec<i64>,
     pub output: Vec<i64>,
+    pub region_start: Vec<i64>,
+    pub region_step: Vec<i64>,
     /// The function that backward starts with and the bytes of the loss; empty in inference.
     pub seed: Vec<i64>,
 }
@@ -90,6 +90,10 @@ impl Program {
                 saved_function.iter().zip(0..).map(|(function, at)| (*function, at)),
             ),
             num_inputs: functions.last().map_or(0, |last| last.inputs.end as usize),
+            regions: Vec::new(),
+            region_steps: indices("region_step", &c.region_step, num_steps)?,
+            region_of_step: vec![NONE; num_steps],
+            region_of_function: vec![NONE; c.function_step.len()],
             outputs: indices("output", &c.output, values.len())?,
             seed: NONE,
             loss_bytes: 0,
@@ -107,66 +111,14 @@ impl Program {
         } else if !c.seed.is_empty() {
             return Err(Error::Shape { what: "seed", expected: 2, found: c.seed.len() });
         }
-        program.link(&indices("make", &c.make, program.values.len())?, &saved_storage)?;
-        program.find_readers();
+        let makes = indices("make", &c.make, program.values.len())?;
+        link::parts(&mut program, &makes, &saved_storage)?;
+        let starts = c.region_start.len().max(1) - 1;
+        let regions = ranges("region_start", &c.region_start, starts, program.region_steps.len())?;
+        link::regions(&mut program, regions, &saved_function)?;
+        link::readers(&mut program);
+        link::gradients(&mut program);
         Ok(program)
-    }
-
-    /// Finds which read each made value and saved storage is part of; checks that nothing is used before it is there.
-    fn link(&mut self, makes: &[u32], saved: &[u32]) -> Result<()> {
-        let mut there: Vec<bool> = self.storages.iter().map(|one| one.kind != Kind::Made).collect();
-        for at in 0..self.steps.len() {
-            let step = &self.steps[at];
-            for place in step.reads.clone() {
-                let one = self.values[self.reads[place] as usize];
-                if (one.step != NONE && one.step as usize >= at) || !there[one.storage as usize] {
-                    return Err(wrong("read", place, self.reads[place]));
-                }
-            }
-            for storage in &self.born[step.born.clone()] {
-                there[*storage as usize] = true;
-            }
-            let reads = &self.reads[step.reads.clone()];
-            let read_of = |storage: u32| {
-                let found = reads.iter().rposition(|v| self.values[*v as usize].storage == storage);
-                found.map_or(NONE, |place| u32::try_from(place).expect("checked to fit 30 bits"))
-            };
-            for place in step.makes.clone() {
-                let one = self.values[makes[place] as usize];
-                if one.step as usize != at || !there[one.storage as usize] {
-                    return Err(wrong("make", place, makes[place]));
-                }
-                let read = read_of(one.storage);
-                self.makes.push(Make { value: makes[place], storage: one.storage, read });
-            }
-            for place in step.saved.clone() {
-                if !there[saved[place] as usize] {
-                    return Err(wrong("saved_storage", place, saved[place]));
-                }
-                self.saved.push(Saved { storage: saved[place], read: read_of(saved[place]) });
-            }
-        }
-        Ok(())
-    }
-
-    fn find_readers(&mut self) {
-        let mut of_value = vec![NONE; self.values.len()];
-        let mut of_storage = vec![NONE; self.storages.len()];
-        for (step, at) in self.steps.iter().zip(0..) {
-            for value in &self.reads[step.reads.clone()] {
-                let first = &mut of_value[*value as usize];
-                *first = at.min(*first);
-                let first = &mut of_storage[self.values[*value as usize].storage as usize];
-                *first = at.min(*first);
-            }
-        }
-        let first = |step: &Step| {
-            let makes = self.makes[step.makes.clone()].iter();
-            makes.map(|make| of_value[make.value as usize]).min().unwrap_or(NONE)
-        };
-        self.first_reader = self.steps.iter().map(first).collect();
-        let constants = (0..).zip(&self.storages).filter(|(_, one)| one.kind == Kind::Constant);
-        self.constants = constants.map(|(at, _)| (at, of_storage[at as usize])).collect();
     }
 
     /// Checks what the optimizer needs.
@@ -193,7 +145,7 @@ impl Program {
     }
 }
 
-fn wrong(what: &'static str, index: usize, value: u32) -> Error {
+pub(super) fn wrong(what: &'static str, index: usize, value: u32) -> Error {
     Error::Value { what, index, value: i64::from(value) }
 }
 
@@ -251,8 +203,8 @@ fn check_bytes(c: &Columns) -> Result<()> {
     let mut total = 0_i128;
     for (what, column, times) in [
         ("storage_bytes", &c.storage_bytes, 1),
-        ("value_bytes", &c.value_bytes, 1 << 15),
-        ("step_peak", &c.step_peak, 1),
+        ("value_bytes", &c.value_bytes, 1 << 16),
+        ("step_peak", &c.step_peak, 2),
         ("function_peak", &c.function_peak, 2),
         ("edge_bytes", &c.edge_bytes, 8),
     ] {
@@ -261,7 +213,7 @@ fn check_bytes(c: &Columns) -> Result<()> {
         }
         total += times * column.iter().map(|bytes| i128::from(*bytes)).sum::<i128>();
     }
-    let born = c.born.iter().chain(&c.function_born).chain(&c.function_born);
+    let born = c.born.iter().chain(&c.born).chain(&c.function_born).chain(&c.function_born);
     let sizes = born.filter_map(|at| c.storage_bytes.get(usize::try_from(*at).ok()?));
     total += sizes.map(|bytes| i128::from(*bytes)).sum::<i128>();
     total += i128::from(*c.seed.get(1).unwrap_or(&0));
@@ -404,7 +356,8 @@ fn edges(c: &Columns, functions: &[Function], num_storages: usize) -> Result<Vec
                 Source::Taken(index("edge_at", edge, c.edge_at[edge], own.inputs.len())?)
             };
             let input = functions[function as usize].inputs.start + number;
-            found.push(Edge { function, input, bytes: c.edge_bytes[edge], source });
+            let bytes = c.edge_bytes[edge];
+            found.push(Edge { function, input, bytes, source, read: NONE });
         }
     }
     Ok(found)

@@ -8,12 +8,15 @@ pub mod blocks;
 pub mod columns;
 pub mod judge;
 pub mod layout;
+mod link;
+mod regions;
 pub mod replay;
+mod uses;
 
 use std::ops::Range;
 
-use crate::Bytes;
 use crate::lists::Lists;
+use crate::{Bytes, DeviceId};
 
 /// No step, storage, function, device: whatever the field is about.
 pub const NONE: u32 = u32::MAX;
@@ -102,6 +105,20 @@ pub(crate) struct Edge {
     pub input: u32,
     pub bytes: Bytes,
     pub source: Source,
+    /// The entry of [`Program::reads`] whose gradient it is, or [`NONE`].
+    pub read: u32,
+}
+
+/// Steps that are computed again in backward; ranges are of [`Program::region_steps`].
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    pub steps: Range<usize>,
+    /// Those up to the last that saves something.
+    pub again: Range<usize>,
+    /// Whether the last of those has what it saves before it runs.
+    pub stops: bool,
+    /// How many functions something is saved for.
+    pub num_functions: u32,
 }
 
 /// What the optimizer needs for one parameter.
@@ -140,6 +157,12 @@ pub struct Program {
     /// Entries of `saved` of each function.
     pub(crate) saved_for: Lists,
     pub(crate) outputs: Vec<u32>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) region_steps: Vec<u32>,
+    /// The region of each step, or [`NONE`].
+    pub(crate) region_of_step: Vec<u32>,
+    /// The region that has to be computed again for each function, or [`NONE`].
+    pub(crate) region_of_function: Vec<u32>,
     pub(crate) num_inputs: usize,
     /// The function that backward starts with, [`NONE`] in inference.
     pub(crate) seed: u32,
@@ -171,6 +194,20 @@ impl Program {
     /// The position at the end of the forward pass.
     pub(crate) fn end(&self) -> u32 {
         u32::try_from(self.steps.len()).expect("checked to fit 30 bits")
+    }
+
+    /// The device on which a value is made or kept.
+    pub(crate) fn home(
+        &self,
+        value: u32,
+        device_of_step: &[DeviceId],
+        homes: &[DeviceId],
+    ) -> DeviceId {
+        let one = &self.values[value as usize];
+        match one.step {
+            NONE => homes[one.storage as usize],
+            step => device_of_step[step as usize],
+        }
     }
 
     /// Whether weights, buffers and constants have this storage.

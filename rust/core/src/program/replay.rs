@@ -8,6 +8,8 @@ use super::backward::Backward;
 use super::blocks::{
     ACTIVATIONS, BUFFERS, Blocks, COPIES, Cause, HOST, OPTIMIZER, Peak, WEIGHTS, count, refill,
 };
+use super::regions::Regions;
+use super::uses::Uses;
 use super::{Kind, NONE, Program, Updates};
 use crate::error::{Error, Result};
 use crate::{Bytes, DeviceId};
@@ -30,19 +32,6 @@ pub struct Record {
     pub order: Vec<u32>,
 }
 
-/// A value on a device: when it is read there for the last time, and its copy.
-#[derive(Debug, Clone, Copy)]
-struct Use {
-    value: u32,
-    device: DeviceId,
-    last: u32,
-    is_copy: bool,
-    copy: u32,
-    /// The next use of the same value, and the next with the same last step.
-    next: u32,
-    next_dying: u32,
-}
-
 /// Buffers for one replay after the other.
 pub struct Replay<'p> {
     pub(crate) program: &'p Program,
@@ -54,11 +43,10 @@ pub struct Replay<'p> {
     pub(crate) blocks: Blocks,
     pub(crate) own: Vec<u32>,
     pub(crate) saved: Vec<u32>,
+    pub(crate) uses: Uses,
+    pub(crate) regions: Regions,
     pub(crate) record: Record,
     made: Vec<u32>,
-    uses: Vec<Use>,
-    first_use: Vec<u32>,
-    dying: Vec<u32>,
     until: Vec<u32>,
     most: Vec<Bytes>,
     backward: Backward,
@@ -77,11 +65,10 @@ impl<'p> Replay<'p> {
             blocks: Blocks::default(),
             own: Vec::new(),
             saved: Vec::new(),
+            uses: Uses::default(),
+            regions: Regions::default(),
             record: Record::default(),
             made: Vec::new(),
-            uses: Vec::new(),
-            first_use: Vec::new(),
-            dying: Vec::new(),
             until: Vec::new(),
             most: Vec::new(),
             backward: Backward::default(),
@@ -99,7 +86,8 @@ impl<'p> Replay<'p> {
         num_devices: usize,
     ) -> Result<&[Peak]> {
         self.start_over(device_of_step, homes, num_devices)?;
-        self.find_last_uses();
+        self.uses.fill(self.program, &self.device_of_step, &self.homes);
+        self.regions.start_over(self.program);
         self.charge_persistent::<RECORD>();
         for at in 0..self.program.end() {
             self.step::<RECORD>(at);
@@ -143,12 +131,9 @@ impl<'p> Replay<'p> {
         })?;
         refill(&mut self.own, program.storages.len(), NONE);
         refill(&mut self.made, program.values.len(), NONE);
-        refill(&mut self.first_use, program.values.len(), NONE);
         refill(&mut self.saved, program.saved.len(), NONE);
-        refill(&mut self.dying, program.steps.len() + 1, NONE);
         refill(&mut self.until, program.steps.len() + 1 + program.functions.len(), NONE);
         self.blocks.start_over(num_devices, program.storages.len());
-        self.uses.clear();
         self.record.moved.clear();
         self.record.order.clear();
         self.device_of_step.clear();
@@ -156,74 +141,6 @@ impl<'p> Replay<'p> {
         self.homes.clear();
         self.homes.extend_from_slice(homes);
         Ok(())
-    }
-
-    /// The device on which a value is made or kept.
-    fn home(&self, value: u32) -> DeviceId {
-        let one = &self.program.values[value as usize];
-        if one.step == NONE {
-            self.homes[one.storage as usize]
-        } else {
-            self.device_of_step[one.step as usize]
-        }
-    }
-
-    /// The use of a value on a device, or [`NONE`].
-    fn find_use(&self, value: u32, device: DeviceId) -> u32 {
-        let mut at = self.first_use[value as usize];
-        while at != NONE && self.uses[at as usize].device != device {
-            at = self.uses[at as usize].next;
-        }
-        at
-    }
-
-    /// Notes that a value is needed on a device up to a step; answers the use.
-    fn touch(&mut self, value: u32, device: DeviceId, last: u32) -> usize {
-        let mut at = self.find_use(value, device);
-        if at == NONE {
-            at = count(&self.uses);
-            let next = std::mem::replace(&mut self.first_use[value as usize], at);
-            let (is_copy, copy, next_dying) = (false, NONE, NONE);
-            self.uses.push(Use { value, device, last, is_copy, copy, next, next_dying });
-        }
-        self.uses[at as usize].last = last;
-        at as usize
-    }
-
-    /// Finds the last step on each device that reads a value there; making a copy reads it at home.
-    fn find_last_uses(&mut self) {
-        let program = self.program;
-        for (at, step) in (0..).zip(&program.steps) {
-            let here = self.device_of_step[at as usize];
-            for make in &program.makes[step.makes.clone()] {
-                self.touch(make.value, here, at);
-            }
-            for value in program.reads[step.reads.clone()].iter().copied() {
-                let home = self.home(value);
-                let is_made = program.values[value as usize].step != NONE;
-                if home == here {
-                    if is_made {
-                        self.touch(value, here, at);
-                    }
-                    continue;
-                }
-                let found = self.touch(value, here, at);
-                if !self.uses[found].is_copy {
-                    self.uses[found].is_copy = true;
-                    if is_made {
-                        self.touch(value, home, at);
-                    }
-                }
-            }
-        }
-        for value in &program.outputs {
-            if program.values[*value as usize].step != NONE {
-                self.touch(*value, self.home(*value), program.end());
-            }
-        }
-        for (at, one) in (0..).zip(&mut self.uses) {
-            one.next_dying = std::mem::replace(&mut self.dying[one.last as usize], at);
-        }
     }
 
     /// Weights, buffers and optimizer state, which are there before the step.
@@ -281,12 +198,11 @@ impl<'p> Replay<'p> {
         }
     }
 
-    /// The block of a value on a device.
-    fn block_at(&self, value: u32, device: DeviceId) -> u32 {
-        let found = self.find_use(value, device);
-        match self.uses.get(found as usize) {
+    /// The block that a step reads, by entry of [`Program::reads`].
+    pub(crate) fn block_of_read(&self, read: usize) -> u32 {
+        match self.uses.all.get(self.uses.of_read[read] as usize) {
             Some(one) if one.copy != NONE => one.copy,
-            _ => self.block_at_home(value),
+            _ => self.block_at_home(self.program.reads[read]),
         }
     }
 
@@ -299,70 +215,78 @@ impl<'p> Replay<'p> {
 
     /// Copies what a step reads, runs it, and drops what was used for the last time.
     fn step<const RECORD: bool>(&mut self, at: u32) {
-        let program = self.program;
-        let step = &program.steps[at as usize];
-        let here = self.device_of_step[at as usize];
         self.blocks.position = at;
-        self.copy_reads::<RECORD>(at, here);
-        self.bear::<RECORD>(step.born.clone(), here, step.peak, Cause::Step(at));
-        let reads = &program.reads[step.reads.clone()];
-        for make in &program.makes[step.makes.clone()] {
-            // A view of a copy is of the copy.
-            let block = match make.read {
-                NONE => self.own[make.storage as usize],
-                read => self.block_at(reads[read as usize], here),
-            };
-            self.made[make.value as usize] = block;
-            self.blocks.hold(block);
+        self.enter_region(at);
+        self.copy_reads::<RECORD>(at, false);
+        self.compute::<RECORD>(at, self.program.region_of_step[at as usize] == NONE);
+        let mut next = self.uses.dying[at as usize];
+        while next != NONE {
+            self.drop_use::<RECORD>(next);
+            next = self.uses.all[next as usize].next_dying;
         }
-        for place in step.saved.clone() {
-            let saved = program.saved[place];
-            let block = match saved.read {
-                NONE => self.own[saved.storage as usize],
-                read => self.block_at(reads[read as usize], here),
-            };
-            self.blocks.hold(block);
-            self.saved[place] = block;
-        }
-        self.drop_used::<RECORD>(at);
+        self.forget::<RECORD>(self.program.steps[at as usize].born.clone());
         self.expire::<RECORD>();
-        self.forget::<RECORD>(step.born.clone());
+        self.leave_region::<RECORD>(at);
     }
 
-    fn copy_reads<const RECORD: bool>(&mut self, at: u32, here: DeviceId) {
+    /// Copies what a step reads and does not find on its device.
+    pub(crate) fn copy_reads<const RECORD: bool>(&mut self, at: u32, backward: bool) {
         let program = self.program;
-        for value in program.reads[program.steps[at as usize].reads.clone()].iter().copied() {
-            let home = self.home(value);
-            if home == here {
-                continue;
-            }
-            let found = self.find_use(value, here) as usize;
-            if self.uses[found].copy != NONE {
+        let here = self.device_of_step[at as usize];
+        for read in program.steps[at as usize].reads.clone() {
+            let value = program.reads[read];
+            let home = program.home(value, &self.device_of_step, &self.homes);
+            let found = self.uses.of_read[read] as usize;
+            if home == here || self.uses.all[found].copy != NONE {
                 continue;
             }
             let bytes = program.values[value as usize].bytes;
             let copy = self.blocks.allocate::<RECORD>(here, bytes, COPIES, NONE);
             self.blocks.hold(copy);
-            self.uses[found].copy = copy;
+            self.uses.all[found].copy = copy;
             self.blocks.mark::<RECORD>(here, 0, Cause::Step(at));
             if RECORD {
-                let (source, destination) = (home, here);
-                let moved = Moved { source, destination, bytes, backward: false, value };
+                let moved = Moved { source: home, destination: here, bytes, backward, value };
                 self.record.moved.push(moved);
             }
         }
     }
 
-    fn drop_used<const RECORD: bool>(&mut self, at: u32) {
-        let mut next = self.dying[at as usize];
-        while next != NONE {
-            let one = self.uses[next as usize];
-            next = one.next_dying;
-            if one.copy != NONE {
-                self.blocks.drop::<RECORD>(one.copy);
-            } else if self.program.values[one.value as usize].step != NONE {
-                self.blocks.drop::<RECORD>(self.block_at_home(one.value));
-            }
+    /// Allocates what a step makes; `keeps`: autograd holds what it saves.
+    pub(crate) fn compute<const RECORD: bool>(&mut self, at: u32, keeps: bool) {
+        let program = self.program;
+        let step = &program.steps[at as usize];
+        let here = self.device_of_step[at as usize];
+        self.bear::<RECORD>(step.born.clone(), here, step.peak, Cause::Step(at));
+        for make in &program.makes[step.makes.clone()] {
+            // A view of a copy is of the copy.
+            let block = self.block_of_part(step.reads.start, make.read, make.storage);
+            self.made[make.value as usize] = block;
+            self.blocks.hold(block);
+        }
+        for place in if keeps { step.saved.clone() } else { 0..0 } {
+            let saved = program.saved[place];
+            let block = self.block_of_part(step.reads.start, saved.read, saved.storage);
+            self.blocks.hold(block);
+            self.saved[place] = block;
+        }
+    }
+
+    /// The block of a storage as a step sees it: of what it reads, or of its own.
+    fn block_of_part(&self, first_read: usize, read: u32, storage: u32) -> u32 {
+        match read {
+            NONE => self.own[storage as usize],
+            read => self.block_of_read(first_read + read as usize),
+        }
+    }
+
+    /// A value is not needed at a place any more.
+    pub(crate) fn drop_use<const RECORD: bool>(&mut self, found: u32) {
+        let one = self.uses.all[found as usize];
+        if one.copy != NONE {
+            self.blocks.drop::<RECORD>(one.copy);
+        } else if self.program.values[one.value as usize].step != NONE {
+            self.blocks.drop::<RECORD>(self.block_at_home(one.value));
         }
     }
 
