@@ -70,7 +70,7 @@ def test_layouts_and_memory_of_models_are_those_of_the_oracle(name: str, mode: s
         exceptions = {at: rng.randrange(3) for at in rng.sample(steps, 3 * in_place)}
         layout = layout_oracle.lay_out(task.trace, task.units, devices, exceptions)
         found = evaluate(
-            dataclasses.replace(task, accumulate_in_place=in_place), devices, exceptions
+            dataclasses.replace(task, accumulate_in_place=in_place), devices, "random", exceptions
         )
         assert found.layout == layout
         assert found.memory == expected(
@@ -126,8 +126,8 @@ def test_many_placements_cost_what_each_costs_alone() -> None:
     placements += [[1] * len(task.units.names)]
     order = np.empty(task.operators.graph.num_ops, np.int32)
     order[list(task.operators.order)] = np.arange(len(order))
-    for devices, found in zip(placements, judge(task, placements), strict=True):
-        outcome = evaluate(task, devices)
+    for devices, found in zip(placements, judge(task, placements, "random"), strict=True):
+        outcome = evaluate(task, devices, "random")
         ops = np.zeros(len(order), np.int32)
         ops[list(task.operators.of_unit)] = devices
         ops[list(task.operators.updates)] = devices
@@ -185,4 +185,4 @@ def test_no_columns_whatever_break_the_core(seed: int) -> None:
 def test_a_placement_on_no_device_is_refused() -> None:
     task = studied("unet", "training", 3).task
     with pytest.raises(InputError, match=r"device of unit\[0\] = 3"):
-        judge(task, [[3] * len(task.units.names)])
+        judge(task, [[3] * len(task.units.names)], "nowhere")

@@ -134,7 +134,7 @@ def random_trace(rng: random.Random) -> Trace:
         colocated=[],
         regions=regions,
         training=training,
-        source="export",
+        source=rng.choice(("export", "export", "eager")),
         works={},
         ties={},
     )

@@ -70,7 +70,7 @@ def random_case(
     else:
         cuts = [rng.randrange(num_units + 1) for _ in range(num_devices - 1)]
         devices = [sum(at >= cut for cut in cuts) for at in range(num_units)]
-    outcome = evaluate(task, devices)
+    outcome = evaluate(task, devices, "random")
     sample = built(name, mode)
     graph = planned.program.graph_module.graph
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]

@@ -78,7 +78,7 @@ def step(
 
 
 def trained(sample: Sample, placed: PlacedProgram | None, steps: int = 3) -> Trained:
-    optimizer = torch.optim.Adam(sample.model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(sample.model.parameters())
     losses = [step(sample, optimizer, placed) for _ in range(steps)]
     gradients = {
         name: to_host(weight.grad)

@@ -86,7 +86,7 @@ def _program(model: nn.Module, exported: Exported, call: Call, *, training: bool
         value = _on_meta(node.meta.get("val"))
         if isinstance(value, Tensor) and needs_gradient(node):
             value.requires_grad_()
-        node.meta = {"val": value} | _kept(node)
+        node.meta = {"val": value}
     return Program(
         graph_module=graph_module,
         inputs=tuple(inputs.values()),
@@ -157,10 +157,6 @@ def _on_meta(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-def _kept(node: Node) -> dict[str, Any]:
-    return {key: node.meta[key] for key in ("stack_trace",) if key in node.meta}
 
 
 def _module_paths(graph: Graph, inputs: Mapping[Node, ProgramInput]) -> dict[str, str]:

@@ -203,7 +203,9 @@ def _tagging(seen: Seen) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    with _ONE_AT_A_TIME, _quiet(), torch.random.fork_rng(devices=[]):
+    # Stack traces of every op are a third of the time, and nobody reads them.
+    traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
+    with _ONE_AT_A_TIME, _quiet(), torch.random.fork_rng(devices=[]), traceless:
         yield
 
 

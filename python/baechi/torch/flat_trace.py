@@ -32,6 +32,7 @@ def flatten(trace: Trace) -> FlatTrace:
             **_steps(trace),
             **_functions(trace),
             **_lists("region", "region_step", trace.regions),
+            "follows": _column([trace.source != "export"]),
             "output": _column(trace.outputs),
             "seed": _column(
                 [trace.seed_function, trace.values[trace.loss].nbytes] if trace.training else []

@@ -41,7 +41,9 @@ def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
     best = min(found, key=lambda one: one.rank)
     rng = random.Random(0)
     while left.count > 0:
-        shaken = trials.judge(_shaken(rng, costs, best, task.num_devices), best.exceptions)
+        shaken = trials.judge(
+            best.origin, _shaken(rng, costs, best, task.num_devices), best.exceptions
+        )
         left.take(1)
         again = _descend(task, costs, trials, shaken, left)
         best = min(best, again, key=lambda one: one.rank)
@@ -89,7 +91,8 @@ def _better(
         if not some:
             return None
         left.take(len(some))
-        found = min(trials.judge_all(some, best.exceptions), key=lambda one: one.rank)
+        judged = trials.judge_all(best.origin, some, best.exceptions)
+        found = min(judged, key=lambda one: one.rank)
         if found.rank < best.rank:
             return found
     return None

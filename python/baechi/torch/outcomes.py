@@ -16,9 +16,17 @@ from baechi.torch.memory import Memory
 from baechi.torch.modules import Layout
 from baechi.torch.tasks import Task
 
-__all__ = ["Candidate", "Outcome", "evaluate", "judge"]
+__all__ = [
+    "NEVER_NS",
+    "Candidate",
+    "Outcome",
+    "devices_of_ops",
+    "evaluate",
+    "judge",
+    "launch_order",
+]
 
-_NEVER_NS = 2**61
+NEVER_NS = 2**61
 """The step time of a candidate that puts an op where it cannot run."""
 
 
@@ -27,6 +35,7 @@ class Candidate:
     """A placement and what it costs, in short.
 
     Attributes:
+        origin: which method found it.
         device_of_unit: device index of each unit.
         exceptions: device index of each step that goes elsewhere than the rules say.
         peaks: peak bytes by device.
@@ -34,19 +43,25 @@ class Candidate:
         rank: what is compared, the smaller, the better.
     """
 
+    origin: str
     device_of_unit: tuple[int, ...]
     exceptions: Mapping[int, int]
     step_ns: int
     peaks: tuple[int, ...]
     num_used: int
-    fits: bool
     rank: tuple[float, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every op can run on its device and no device exceeds its limit."""
+        return not any(self.rank[:2])
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """A candidate in full."""
 
+    origin: str
     device_of_unit: tuple[int, ...]
     exceptions: Mapping[int, int]
     layout: Layout
@@ -55,10 +70,16 @@ class Outcome:
     busy_ns: tuple[int, ...]
     fits: bool
 
+    def rank(self, task: Task) -> tuple[float, ...]:
+        """What is compared: the smaller, the better."""
+        used = len(set(self.layout.device_of_step) | set(self.device_of_unit))
+        return _rank(task, self.step_ns, self.memory.peaks, used)
+
 
 def judge(
     task: Task,
     placements: Sequence[Sequence[int]],
+    origin: str,
     exceptions: Mapping[int, int] | None = None,
 ) -> list[Candidate]:
     """What each placement of the units costs; `exceptions` hold for all of them."""
@@ -78,40 +99,39 @@ def judge(
             exception_rows(exceptions),
         )
     kept = dict(exceptions or {})
+    candidates = []
     rows = zip(placements, times.tolist(), peaks.tolist(), used.tolist(), strict=True)
-    return [_candidate(task, tuple(one), kept, *found) for one, *found in rows]
+    for placement, time, row, num_used in rows:
+        step_ns = time if time >= 0 else NEVER_NS
+        rank = _rank(task, step_ns, row, num_used)
+        candidates.append(
+            Candidate(origin, tuple(placement), kept, step_ns, tuple(row), num_used, rank)
+        )
+    return candidates
 
 
-def _candidate(
-    task: Task,
-    device_of_unit: tuple[int, ...],
-    exceptions: Mapping[int, int],
-    step_ns: int,
-    peaks: Sequence[int],
-    used: int,
-) -> Candidate:
+def _rank(task: Task, step_ns: int, peaks: Sequence[int], num_used: int) -> tuple[float, ...]:
     caps = task.caps
-    runs = step_ns >= 0
-    step_ns = step_ns if runs else _NEVER_NS
     over = sum(max(0, peak - cap) for peak, cap in zip(peaks, caps, strict=True))
     share = max(
         peak / cap if cap else float(peak > 0) for peak, cap in zip(peaks, caps, strict=True)
     )
-    rank: tuple[float, ...] = (step_ns, used, share)
+    cannot_run = step_ns >= NEVER_NS
     if task.objective == "fewest-devices":
-        rank = (used, step_ns, share)
+        return (cannot_run, over, num_used, step_ns, share)
     if task.objective == "most-headroom":
-        rank = (share, step_ns, used)
-    fits = runs and over == 0
-    rank = (not runs, over, *rank)
-    return Candidate(device_of_unit, exceptions, step_ns, tuple(peaks), used, fits, rank)
+        return (cannot_run, over, share, step_ns, num_used)
+    return (cannot_run, over, step_ns, num_used, share)
 
 
 def evaluate(
-    task: Task, device_of_unit: Sequence[int], exceptions: Mapping[int, int] | None = None
+    task: Task,
+    device_of_unit: Sequence[int],
+    origin: str,
+    exceptions: Mapping[int, int] | None = None,
 ) -> Outcome:
     """Finds all that a plan says of a placement."""
-    candidate = judge(task, [device_of_unit], exceptions)[0]
+    candidate = judge(task, [device_of_unit], origin, exceptions)[0]
     flat = task.flat
     layout = lay_out(flat.trace, flat.units, device_of_unit, task.num_devices, exceptions)
     memory = replay(
@@ -123,24 +143,32 @@ def evaluate(
         accumulate_in_place=task.accumulate_in_place,
     )
     return Outcome(
+        origin,
         candidate.device_of_unit,
         candidate.exceptions,
         layout,
         memory,
         candidate.step_ns,
-        _busy(task, _devices_of_ops(task, device_of_unit, layout)),
+        _busy(task, devices_of_ops(task, device_of_unit, layout)),
         candidate.fits,
     )
 
 
-def _devices_of_ops(
+def devices_of_ops(
     task: Task, device_of_unit: Sequence[int], layout: Layout
 ) -> npt.NDArray[np.int32]:
+    """Device index of every op of the operator graph."""
     units, steps, _ = task.flat.ops
     devices = np.zeros(len(units), np.int32)
     devices[units >= 0] = np.array(device_of_unit, np.int32)[units[units >= 0]]
     devices[steps >= 0] = np.array(layout.device_of_step, np.int32)[steps[steps >= 0]]
     return devices
+
+
+def launch_order(task: Task) -> npt.NDArray[np.int32]:
+    """Launch index of every op of the operator graph, as PyTorch issues them."""
+    order: npt.NDArray[np.int32] = task.flat.ops[2]
+    return order
 
 
 def _busy(task: Task, devices: npt.NDArray[np.int32]) -> tuple[int, ...]:

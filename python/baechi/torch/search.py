@@ -16,7 +16,7 @@ from baechi.errors import OutOfMemoryError, PlacementError
 from baechi.placement import place
 from baechi.torch.flat_trace import lay_out
 from baechi.torch.improving import budget_of, improve
-from baechi.torch.outcomes import Candidate, Outcome, evaluate
+from baechi.torch.outcomes import NEVER_NS, Outcome, evaluate
 from baechi.torch.splits import UnitCosts, device_orders, filled, measure_units, split
 from baechi.torch.tasks import Task
 from baechi.torch.trials import Trials
@@ -27,39 +27,50 @@ _PLACERS = ("m-etf", "m-sct", "m-topo", "contiguous")
 _NUM_CORRECTIONS = 4
 
 
-def search(task: Task) -> tuple[Outcome, dict[str, Candidate]]:
+def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
     """Finds a placement.
 
     Returns:
-        The best outcome, which may not fit, and obvious candidates by name, for comparison.
+        The best outcome, which may not fit, and obvious ones by name, for comparison.
 
     Raises:
         PlacementError: no candidate puts every op on a device that can run it.
     """
     trials, costs = Trials(task), measure_units(task)
-    found = {}
-    for device in range(task.num_devices):
-        alone = trials.judge([device] * len(task.units.names))
-        found[f"only {task.cluster.names[device]}"] = alone
+    obvious = _obvious(task, costs)
+    for name, devices in obvious.items():
+        trials.judge(name, devices)
     if task.num_devices > 1:
-        even = [1 / task.num_devices] * task.num_devices
-        found["even split"] = trials.judge(split(costs.order, costs.time_ns, even))
-        total = max(1, sum(task.caps))
-        by_memory = [cap / total for cap in task.caps]
-        weights_only = split(costs.order, costs.weights, by_memory)
-        found["weights-only split"] = trials.judge(weights_only)
         for order in device_orders(task)[: _num_orders(task)]:
             _fill(task, costs, trials, order)
             _fill_exactly(task, costs, trials, order)
             _balance(task, costs, trials, order)
         _place(task, trials)
     best = improve(task, costs, trials)
-    if best.rank[0]:
+    if best.step_ns >= NEVER_NS:
         raise PlacementError(
             "no placement was found in which every op can run on its device",
             hint="add a device of a kind that runs all ops",
         )
-    return evaluate(task, best.device_of_unit, best.exceptions), found
+    found = {
+        name: evaluate(task, trials.pinned(devices), name) for name, devices in obvious.items()
+    }
+    return evaluate(task, best.device_of_unit, best.origin, best.exceptions), found
+
+
+def _obvious(task: Task, costs: UnitCosts) -> dict[str, list[int]]:
+    """What a plan is compared with."""
+    found = {
+        f"only {name}": [device] * len(task.units.names)
+        for device, name in enumerate(task.cluster.names)
+    }
+    if task.num_devices > 1:
+        even = [1 / task.num_devices] * task.num_devices
+        found["even split"] = split(costs.order, costs.time_ns, even)
+        total = max(1, sum(task.caps))
+        by_memory = [cap / total for cap in task.caps]
+        found["weights-only split"] = split(costs.order, costs.weights, by_memory)
+    return found
 
 
 def _num_orders(task: Task) -> int:
@@ -71,7 +82,7 @@ def _num_orders(task: Task) -> int:
 def _fill(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[int]) -> None:
     """Fills devices less and less by what units take on their own."""
     percents = (100, 97, 94, 90, 85, 80, 70, 60, 50)
-    trials.judge_all([filled(costs, task.caps, order, percent) for percent in percents])
+    trials.judge_all("filled", [filled(costs, task.caps, order, p) for p in percents])
 
 
 def _fill_exactly(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[int]) -> None:
@@ -88,14 +99,14 @@ def _fill_exactly(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[
             middle = (low + high + 1) // 2
             for at, unit in enumerate(units[first:], first):
                 devices[unit] = this if at < middle else following
-            if trials.judge(devices).peaks[this] <= task.caps[this]:
+            if trials.judge("filled", devices).peaks[this] <= task.caps[this]:
                 low = middle
             else:
                 high = middle - 1
         for at, unit in enumerate(units[first:], first):
             devices[unit] = this if at < low else following
         first = low
-    trials.judge(devices)
+    trials.judge("filled", devices)
 
 
 def _balance(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[int]) -> None:
@@ -108,7 +119,7 @@ def _balance(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[int])
     for _ in range(_NUM_CORRECTIONS):
         total = sum(shares) or 1.0
         parts = split(costs.order, costs.memory, [share / total for share in shares])
-        peaks = trials.judge([order[part] for part in parts]).peaks
+        peaks = trials.judge("balanced", [order[part] for part in parts]).peaks
         full = [peaks[d] / max(1, task.caps[d]) for d in order]
         mean = sum(full) / len(full)
         shares = [s * (mean / max(f, 1e-9)) ** 0.8 for s, f in zip(shares, full, strict=True)]
@@ -134,7 +145,7 @@ def _place(task: Task, trials: Trials) -> None:
                 continue
             at = plan.device.tolist()
             units = trials.pinned([at[op] for op in task.operators.of_unit])
-            if trials.judge(units, _exceptions(task, units, at)).fits:
+            if trials.judge(algorithm, units, _exceptions(task, units, at)).fits:
                 break
 
 

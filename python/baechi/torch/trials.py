@@ -25,20 +25,23 @@ class Trials:
         return tuple(p if p >= 0 else d for p, d in zip(self.task.pinned, devices, strict=True))
 
     def judge(
-        self, devices: Sequence[int], exceptions: Mapping[int, int] | None = None
+        self, origin: str, devices: Sequence[int], exceptions: Mapping[int, int] | None = None
     ) -> Candidate:
         """Judges a candidate."""
-        return self.judge_all([devices], exceptions)[0]
+        return self.judge_all(origin, [devices], exceptions)[0]
 
     def judge_all(
-        self, placements: Sequence[Sequence[int]], exceptions: Mapping[int, int] | None = None
+        self,
+        origin: str,
+        placements: Sequence[Sequence[int]],
+        exceptions: Mapping[int, int] | None = None,
     ) -> list[Candidate]:
         """Judges candidates in one call; those that are known are not judged again."""
         more = tuple(sorted((exceptions or {}).items()))
         keys = [(self.pinned(devices), more) for devices in placements]
         new = list(dict.fromkeys(key for key in keys if key not in self.known))
         if new:
-            found = judge(self.task, [placement for placement, _ in new], exceptions)
+            found = judge(self.task, [placement for placement, _ in new], origin, exceptions)
             self.known.update(zip(new, found, strict=True))
         return [self.known[key] for key in keys]
 

@@ -76,6 +76,7 @@ impl PyFlatTrace {
             region_start: column("region_start")?,
             region_step: column("region_step")?,
             seed: column("seed")?,
+            follows: column("follows")?,
         };
         Ok(Self { program: detached(py, |_| Program::new(&columns))? })
     }

@@ -47,6 +47,9 @@ pub(crate) struct Block {
     pub storage: u32,
     /// The next block that is held up to the same position.
     pub next: u32,
+    /// A cached copy that is dropped with this block, and the next that is dropped with the same block.
+    follower: u32,
+    next_follower: u32,
 }
 
 /// All blocks of one replay. With `RECORD` it is also known what a peak is made of, and when storages go.
@@ -60,11 +63,17 @@ pub(crate) struct Blocks {
     all: Vec<Block>,
     total: Vec<Bytes>,
     held: Vec<[Bytes; NUM_CLASSES]>,
+    /// Blocks that copies follow, the first copy that follows the host, and what is yet to be dropped.
+    followed: Vec<u32>,
+    follower_of_host: u32,
+    following: Vec<u32>,
 }
 
 impl Blocks {
     pub fn start_over(&mut self, num_devices: usize, num_storages: usize) {
         self.all.clear();
+        self.followed.clear();
+        self.follower_of_host = NONE;
         refill(&mut self.deaths, num_storages, NONE);
         refill(&mut self.total, num_devices, 0);
         refill(&mut self.held, num_devices, [0; NUM_CLASSES]);
@@ -89,7 +98,16 @@ impl Blocks {
         storage: u32,
     ) -> u32 {
         let at = count(&self.all);
-        self.all.push(Block { device, class, holders: 0, bytes, storage, next: NONE });
+        self.all.push(Block {
+            device,
+            class,
+            holders: 0,
+            bytes,
+            storage,
+            next: NONE,
+            follower: NONE,
+            next_follower: NONE,
+        });
         if device != HOST {
             self.total[device as usize] += bytes;
             if RECORD {
@@ -104,12 +122,28 @@ impl Blocks {
         self.all[block as usize].holders += 1;
     }
 
-    /// One holder less; the last one frees it.
+    /// One holder less; the last one frees it, and drops the copies that follow it.
     pub fn drop<const RECORD: bool>(&mut self, block: u32) {
+        let mut follower = self.release::<RECORD>(block);
+        while follower != NONE || !self.following.is_empty() {
+            if follower == NONE {
+                follower = self.following.pop().unwrap_or(NONE);
+                continue;
+            }
+            let next = self.all[follower as usize].next_follower;
+            if next != NONE {
+                self.following.push(next);
+            }
+            follower = self.release::<RECORD>(follower);
+        }
+    }
+
+    /// Takes a holder away; where that frees the block, answers the first copy that follows it.
+    fn release<const RECORD: bool>(&mut self, block: u32) -> u32 {
         let one = &mut self.all[block as usize];
         one.holders -= 1;
         if one.holders > 0 {
-            return;
+            return NONE;
         }
         if one.device != HOST {
             self.total[one.device as usize] -= one.bytes;
@@ -119,6 +153,38 @@ impl Blocks {
         }
         if RECORD && one.storage != NONE {
             self.deaths[one.storage as usize] = self.position;
+        }
+        std::mem::replace(&mut one.follower, NONE)
+    }
+
+    /// A copy is held as long as its source lives; `HOST` for inputs.
+    pub fn follow(&mut self, copy: u32, source: u32) {
+        self.hold(copy);
+        let first = match self.all.get_mut(source as usize) {
+            Some(one) => {
+                if one.follower == NONE {
+                    self.followed.push(source);
+                }
+                &mut one.follower
+            }
+            None => &mut self.follower_of_host,
+        };
+        let next = std::mem::replace(first, copy);
+        self.all[copy as usize].next_follower = next;
+    }
+
+    /// All copies that follow something are dropped.
+    pub fn end_following<const RECORD: bool>(&mut self) {
+        let mut sources = std::mem::take(&mut self.followed);
+        let mut copy = std::mem::replace(&mut self.follower_of_host, NONE);
+        loop {
+            while copy != NONE {
+                let next = self.all[copy as usize].next_follower;
+                self.drop::<RECORD>(copy);
+                copy = next;
+            }
+            let Some(source) = sources.pop() else { break };
+            copy = std::mem::replace(&mut self.all[source as usize].follower, NONE);
         }
     }
 

@@ -59,6 +59,8 @@ pub struct Columns {
     pub region_step: Vec<i64>,
     /// The function that backward starts with and the bytes of the loss; empty in inference.
     pub seed: Vec<i64>,
+    /// Whether a copy is cached as long as its source lives; empty for no.
+    pub follows: Vec<i64>,
 }
 
 impl Program {
@@ -97,6 +99,7 @@ impl Program {
             outputs: indices("output", &c.output, values.len())?,
             seed: NONE,
             loss_bytes: 0,
+            follows: c.follows.first().is_some_and(|follows| *follows != 0),
             first_reader: Vec::new(),
             constants: Vec::new(),
             storages,

@@ -167,6 +167,8 @@ pub struct Program {
     /// The function that backward starts with, [`NONE`] in inference.
     pub(crate) seed: u32,
     pub(crate) loss_bytes: Bytes,
+    /// Whether a copy is cached as long as its source lives, as placed modules do it.
+    pub(crate) follows: bool,
     /// The first step that reads something which a step makes, or [`NONE`].
     pub(crate) first_reader: Vec<u32>,
     /// Constants with the first step that reads them, or [`NONE`].

@@ -93,6 +93,7 @@ impl<'p> Replay<'p> {
             self.step::<RECORD>(at);
         }
         self.blocks.position = self.program.end();
+        self.blocks.end_following::<RECORD>();
         self.expire::<RECORD>();
         if self.program.seed != NONE {
             let mut backward = std::mem::take(&mut self.backward);
@@ -244,6 +245,10 @@ impl<'p> Replay<'p> {
             let copy = self.blocks.allocate::<RECORD>(here, bytes, COPIES, NONE);
             self.blocks.hold(copy);
             self.uses.all[found].copy = copy;
+            if program.follows {
+                let source = if home == HOST { HOST } else { self.block_at_home(value) };
+                self.blocks.follow(copy, source);
+            }
             self.blocks.mark::<RECORD>(here, 0, Cause::Step(at));
             if RECORD {
                 let moved = Moved { source: home, destination: here, bytes, backward, value };
