@@ -17,13 +17,14 @@ from typing import Any
 __all__ = ["COMMANDS", "main", "parser_of"]
 
 COMMANDS = {
-    "plan": "place a graph on devices, and predict time and memory",
+    "plan": "place a graph, or a model of PyTorch, on devices, and predict time and memory",
     "simulate": "time and memory of a plan, or of a placement made by others",
     "compare": "all algorithms side by side",
     "show": "a graph, plan or cluster in words: what holds the memory, what takes the time",
     "diff": "what differs between two plans",
     "report": "one HTML file with timeline, memory and graph of a plan",
     "convert": "write a graph, plan or cluster in another format",
+    "rehearse": "run the plan of a model of PyTorch on simulated devices",
     "perturb": "how a plan stands other costs and links than were predicted",
     "favorites": "m-SCT's favorite children, with the bounds of their linear program",
     "devices": "the accelerators of this machine, as a cluster file",

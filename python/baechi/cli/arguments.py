@@ -24,6 +24,7 @@ __all__ = [
     "add_placing",
     "add_rules",
     "file_named",
+    "given_link",
     "placing_options",
     "read_cluster",
     "read_graph",
@@ -114,7 +115,7 @@ def read_cluster(arguments: argparse.Namespace, *defaults: Cluster | None) -> Cl
     cluster = as_cluster(found)
     channels = arguments.channels or cluster.channels
     if arguments.link is not None:
-        return Cluster(cluster.devices, _link(arguments.link), _channels(channels))
+        return Cluster(cluster.devices, given_link(arguments.link), _channels(channels))
     return cluster if arguments.channels is None else cluster.with_channels(channels)
 
 
@@ -130,7 +131,8 @@ def file_named(path: str) -> Iterator[str]:
         yield str(file)
 
 
-def _link(text: str) -> Any:
+def given_link(text: str) -> Any:
+    """The link of `--link`."""
     from baechi.cluster import Link
     from baechi.units import parse_bandwidth, parse_ns
 

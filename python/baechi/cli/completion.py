@@ -12,6 +12,9 @@ _SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 _FILES = {
     "graph",
     "placement",
+    "plan",
+    "report",
+    "costs",
     "before",
     "after",
     "file",

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a graph as .json or .npz; a cluster as .json; a plan as .json, or with --placement",
     )
     parser.add_argument(
-        "--placement", action="store_true", help='of a plan only {"op": "device"}, as JSON'
+        "--placement",
+        action="store_true",
+        help='of a plan only {"op": "device"}, of the plan of a model {"module": "device"}',
     )
     shared.add_json(parser)
 
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 def _write(thing: Thing, arguments: argparse.Namespace) -> None:
     target, suffix = arguments.target, Path(arguments.target).suffix.lower()
     if arguments.placement:
-        if thing.kind != "plan":
+        if thing.kind not in ("plan", "model plan"):
             raise InputError(f"--placement is of plans: {arguments.source} is a {thing.kind}")
         _write_placement(thing.value, target)
     elif thing.kind == "graph":

@@ -7,22 +7,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from baechi.cli import arguments as shared
+from baechi.cli import diff_models
+from baechi.cli.documents import paired_devices
 from baechi.cli.output import Outcome
+from baechi.errors import InputError
 from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from baechi.plans import Plan
+    from baechi.tables import Column
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "device_columns", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Two plans."""
     parser.add_argument("before", metavar="PLAN", help="a plan")
     parser.add_argument("after", metavar="OTHER", help="another plan")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="show N moved ops")
+    parser.add_argument(
+        "--top", type=int, default=20, metavar="N", help="show N moved ops or modules"
+    )
     shared.add_json(parser)
 
 
@@ -31,6 +37,11 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from baechi.plans import Plan
 
     before, after = Plan.load(arguments.before), Plan.load(arguments.after)
+    of_graphs = [isinstance(plan, Plan) for plan in (before, after)]
+    if not any(of_graphs):
+        return diff_models.outcome(before, after, arguments.top)  # type: ignore[arg-type]
+    if not all(of_graphs):
+        raise InputError("one is the plan of a graph, the other that of a model")
     document = _document(before, after)
     return Outcome(
         document=lambda: document, shown=lambda width, _: _shown(document, width, arguments.top)
@@ -58,7 +69,7 @@ def _document(before: Plan, after: Plan) -> dict[str, Any]:
         "ops_gone": [op for op in homes if op not in then],
         "ops_new": [op for op in then if op not in homes],
         "ops_changed": [op for op in both if digests[op] != later[op]],
-        "devices": _devices(before, after),
+        "devices": paired_devices(before.devices, after.devices),
     }
 
 
@@ -75,23 +86,8 @@ def _side(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _devices(before: Plan, after: Plan) -> list[dict[str, Any]]:
-    sides = [{device.name: device for device in plan.devices} for plan in (before, after)]
-    return [
-        {
-            "name": name,
-            **{
-                f"{field}_{when}": getattr(side[name], field) if name in side else None
-                for field in ("num_ops", "peak_bytes", "cap_bytes", "busy_ns")
-                for when, side in zip(("before", "after"), sides, strict=True)
-            },
-        }
-        for name in dict.fromkeys((*sides[0], *sides[1]))
-    ]
-
-
 def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableType]:
-    from baechi.tables import Column, as_table, fitted, hanging
+    from baechi.tables import as_table, fitted, hanging
 
     if document["equal"]:
         return [hanging("the plans are equal", width)]
@@ -100,18 +96,7 @@ def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableTyp
     ratio = f" ({then / first - 1:+.1%})" if first else ""
     head = f"step {format_ns(first)} -> {format_ns(then)}{ratio}, {document['num_moved']} ops moved"
     lines = [hanging(head, width, "bold"), hanging(f"  {_sides(before, after)}", width)]
-    rows = document["devices"]
-
-    def pair(field: str) -> list[str]:
-        return [_pair(row[f"{field}_before"], row[f"{field}_after"], field) for row in rows]
-
-    columns = [
-        Column(heading="device", cells=[row["name"] for row in rows], importance=99, is_text=True),
-        Column(heading="ops", cells=pair("num_ops"), importance=70),
-        Column(heading="peak", cells=pair("peak_bytes"), importance=90),
-        Column(heading="cap", cells=pair("cap_bytes"), importance=60),
-        Column(heading="busy", cells=pair("busy_ns"), importance=50),
-    ]
+    columns = device_columns(document["devices"])
     shown = [f"{row['op']}: {row['before']} -> {row['after']}" for row in document["moved"][:top]]
     if document["num_moved"] > top:
         shown.append(f"... {document['num_moved'] - top} more ops moved")
@@ -120,6 +105,22 @@ def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableTyp
         *lines,
         as_table(fitted(columns, width - 2), indent=2),
         *(hanging(f"  {x}", width) for x in shown),
+    ]
+
+
+def device_columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """Ops, peak, cap and busy time of each device, before and after."""
+    from baechi.tables import Column
+
+    def pair(field: str) -> list[str]:
+        return [_pair(row[f"{field}_before"], row[f"{field}_after"], field) for row in rows]
+
+    return [
+        Column(heading="device", cells=[row["name"] for row in rows], importance=99, is_text=True),
+        Column(heading="ops", cells=pair("num_ops"), importance=70),
+        Column(heading="peak", cells=pair("peak_bytes"), importance=90),
+        Column(heading="cap", cells=pair("cap_bytes"), importance=60),
+        Column(heading="busy", cells=pair("busy_ns"), importance=50),
     ]
 
 

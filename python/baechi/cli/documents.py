@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,8 +11,15 @@ if TYPE_CHECKING:
     from baechi.plans import Plan
     from baechi.schedules import Schedule
     from baechi.tables import Summary
+    from baechi.torch.model_plan import ModelPlan
 
-__all__ = ["bounds_document", "plan_document", "schedule_document"]
+__all__ = [
+    "bounds_document",
+    "model_plan_document",
+    "paired_devices",
+    "plan_document",
+    "schedule_document",
+]
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -51,6 +59,32 @@ def bounds_document(plan: Plan) -> dict[str, Any] | None:
     }
 
 
+def model_plan_document(plan: ModelPlan) -> dict[str, Any]:
+    """All that the plan of a model predicts, without the placement."""
+    confirmed = dict(zip(plan.cluster.names, plan.confirmed, strict=False))
+    return {
+        "mode": plan.mode,
+        "objective": plan.objective,
+        "optimizer": plan.optimizer,
+        "granularity": plan.granularity,
+        "level": plan.level,
+        "autocast": plan.autocast,
+        "fits": plan.is_within_limits,
+        "step_ns": plan.step_ns,
+        "copies": plan.copies,
+        "copied_bytes": plan.copied_bytes,
+        "devices": _devices(plan.summary, plan.cluster),
+        "rehearsed_bytes": confirmed or None,
+        "compared": [dataclasses.asdict(other) for other in plan.compared],
+        "inputs": list(plan.inputs),
+        "prices": dict(plan.prices),
+        "reasons": list(plan.reasons),
+        "links_assumed": plan.cluster.links_assumed,
+        "notes": list(plan.notes),
+        "versions": dict(plan.versions),
+    }
+
+
 def schedule_document(schedule: Schedule, *, with_ops: bool = False) -> dict[str, Any]:
     """All about a schedule; on demand with every op and transfer."""
     document = {
@@ -68,6 +102,22 @@ def schedule_document(schedule: Schedule, *, with_ops: bool = False) -> dict[str
     if with_ops:
         document |= {"ops": _ops(schedule), "transfers": _transfers(schedule)}
     return document
+
+
+def paired_devices(before: Sequence[Any], after: Sequence[Any]) -> list[dict[str, Any]]:
+    """Predictions by device in two plans, side by side; None where a plan lacks the device."""
+    sides = [{device.name: device for device in devices} for devices in (before, after)]
+    return [
+        {
+            "name": name,
+            **{
+                f"{field}_{when}": getattr(side[name], field) if name in side else None
+                for field in ("num_ops", "peak_bytes", "cap_bytes", "busy_ns")
+                for when, side in zip(("before", "after"), sides, strict=True)
+            },
+        }
+        for name in dict.fromkeys((*sides[0], *sides[1]))
+    ]
 
 
 def _devices(summary: Summary, cluster: Cluster) -> list[dict[str, Any]]:

@@ -50,6 +50,8 @@ def _words(error: Exception) -> tuple[str, str | None]:
             missing = error.needed_bytes - error.free_bytes
             if not error.proved_infeasible:
                 message = f"{format_bytes(missing)} missing: {message}" if missing > 0 else message
+                if error.hint and not hasattr(error, "_search"):  # not from baechi.place
+                    return message, error.hint
                 way = "--smallest-limit finds memory that is enough"
                 return message, f"nothing was found, though something may exist; {way}"
         return message, error.hint

@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from baechi.cli import arguments as shared
-from baechi.cli import traces
+from baechi.cli import plan_model, traces
 from baechi.cli.documents import plan_document
 from baechi.cli.failures import NOT_FOUND
 from baechi.cli.output import Outcome, progress
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Graph, devices, algorithm and where the plan goes."""
     from baechi import _core
 
-    shared.add_graph(parser)
+    parser.add_argument("graph", metavar="GRAPH", nargs="?", help="a graph file, or - for stdin")
     shared.add_cluster(parser)
     parser.add_argument(
         "-a",
@@ -45,15 +45,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where nothing is found, look for memory that is enough",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="save the plan, - for stdout")
+    parser.add_argument("--report", metavar="FILE", help="write the report of the plan, as HTML")
     traces.add_trace(parser)
     shared.add_json(parser)
+    plan_model.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Places, saves and shows."""
+    plan_model.refuse_mixed(arguments)
+    if arguments.torch is not None:
+        return plan_model.run(arguments)
     graph = shared.read_graph(arguments.graph)
     plan = _placed(graph, arguments)
     words = _traced(graph, plan, arguments.trace)
+    if arguments.report:
+        with progress("drawing the page"):
+            plan.report(arguments.report)
+        words = (*words, f"the report is in {arguments.report}")
     code = 0 if plan.fits else NOT_FOUND
     if arguments.output == "-":
         return Outcome(raw=plan.to_json(), words=words, code=code)

@@ -15,7 +15,7 @@ class Thing(NamedTuple):
     """What was in a file."""
 
     kind: str
-    """ "graph", "plan" or "cluster"."""
+    """ "graph", "plan", "model plan" or "cluster"."""
     value: Any
 
 
@@ -27,7 +27,7 @@ def read_thing(path: str) -> Thing:
     """
     from baechi.cluster import Cluster, as_cluster
     from baechi.formats import load_graph, strict_json
-    from baechi.formats.plan_json import FORMAT
+    from baechi.formats.plan_json import FORMAT, MODEL_FORMAT
     from baechi.plans import Plan
 
     if path != "-" and not Path(path).exists():
@@ -48,6 +48,8 @@ def read_thing(path: str) -> Thing:
         document = None if is_npz else strict_json.read(file)
         if isinstance(document, dict) and document.get("format") == FORMAT:
             return Thing("plan", Plan.load(file))
+        if isinstance(document, dict) and document.get("format") == MODEL_FORMAT:
+            return Thing("model plan", Plan.load(file))
         if isinstance(document, dict) and "devices" in document and "edges" not in document:
             return Thing("cluster", Cluster.load(file))
         try:

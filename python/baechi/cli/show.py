@@ -43,6 +43,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
         from baechi.cli import describe_cluster
 
         return describe_cluster.outcome(thing.value)
+    if thing.kind == "model plan":
+        from baechi.cli import describe_model_plan
+
+        return describe_model_plan.outcome(thing.value, arguments.top)
     from baechi.cli import describe_plan
 
     graph = None if arguments.graph is None else shared.read_graph(arguments.graph)

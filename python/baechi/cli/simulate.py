@@ -98,13 +98,18 @@ def read_placement(path: str) -> Plan | dict[str, Any]:
         InputError: it is neither.
     """
     from baechi.formats import strict_json
-    from baechi.formats.plan_json import FORMAT
+    from baechi.formats.plan_json import FORMAT, MODEL_FORMAT
     from baechi.plans import Plan
 
     with shared.file_named(path) as file, progress(f"reading {path}"):
         document = strict_json.read(file)
         if isinstance(document, dict) and document.get("format") == FORMAT:
             return Plan.load(file)
+    if isinstance(document, dict) and document.get("format") == MODEL_FORMAT:
+        raise InputError(
+            f"{path} is the plan of a model, not of a graph",
+            hint=f"baechi show {path} describes it, baechi rehearse runs it",
+        )
     if not isinstance(document, dict) or not document:
         raise InputError(
             f"{path}: neither a plan nor a placement",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import decimal
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -154,13 +153,13 @@ def _provenance(row: Any, digests: Mapping[str, str]) -> Provenance:
     if not all(isinstance(note, str) for note in notes):
         raise InputError("provenance: notes: not all of them are texts")
     with strict_json.naming("provenance: cluster"):
-        cluster = Cluster.from_json_dict(_plain(made.value("cluster", dict)))
+        cluster = Cluster.from_json_dict(strict_json.plain(made.value("cluster", dict)))
     return Provenance(
         made_for=made.value("graph_fingerprint", str),
         graph_digests=digests,
         cluster=cluster,
         algorithm=made.value("algorithm", str),
-        options=_plain(made.value("options", dict)),
+        options=strict_json.plain(made.value("options", dict)),
         rules=made.value("rules", str),
         versions=made.members("versions", str),
         notes=tuple(notes),
@@ -222,15 +221,6 @@ def _column(values: list[int], kind: type[Any]) -> Any:
     column = np.array(values, kind)
     column.setflags(write=False)
     return column
-
-
-def _plain(value: Any) -> Any:
-    """The value with floats where the strict reader keeps exact decimals."""
-    if isinstance(value, dict):
-        return {name: _plain(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_plain(member) for member in value]
-    return float(value) if isinstance(value, decimal.Decimal) else value
 
 
 def _dump(value: Any, indent: int | None = None) -> str:

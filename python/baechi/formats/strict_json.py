@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from baechi.errors import CycleError, InputError
 
-__all__ = ["array", "integer", "naming", "object_with", "parse", "read", "text"]
+__all__ = ["array", "integer", "naming", "object_with", "parse", "plain", "read", "text"]
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST = 2**62
@@ -61,6 +61,15 @@ def parse(content: str, parse_float: Callable[[str], Any] = float) -> Any:
     if _SURROGATE.search(content):
         _check_texts(document)
     return document
+
+
+def plain(value: Any) -> Any:
+    """A value that was read, with floats in place of decimals."""
+    if isinstance(value, dict):
+        return {name: plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [plain(member) for member in value]
+    return float(value) if isinstance(value, decimal.Decimal) else value
 
 
 @contextlib.contextmanager

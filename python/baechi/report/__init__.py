@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from baechi.errors import InputError
@@ -16,6 +17,7 @@ from baechi.simulation import simulate
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
+    from baechi.tables import DeviceLine
 
 __all__ = ["replay", "report_html", "trace_text", "write_report", "write_trace"]
 
@@ -26,6 +28,7 @@ def write_report(
     *,
     plan: Plan | None = None,
     compared: Comparison | None = None,
+    allocated: Sequence[DeviceLine] = (),
 ) -> None:
     """Writes one HTML file that needs nothing else: no network, no other file.
 
@@ -34,6 +37,8 @@ def write_report(
         schedule: what to show; None shows the comparison alone, where nothing was placed.
         plan: the plan that it is the schedule of; adds how it was made.
         compared: the algorithms beside each other.
+        allocated: of a PyTorch model, memory by device as its ledger found it; whether it fits is
+            judged by that.
 
     Raises:
         InputError: there is neither a schedule nor a comparison, or it is something else.
@@ -43,7 +48,7 @@ def write_report(
 
     if compared is not None and not isinstance(compared, Comparison):
         raise InputError(f"{compared!r} is not a Comparison", hint="baechi.compare makes one")
-    page = report_html(schedule, plan=plan, compared=compared)
+    page = report_html(schedule, plan=plan, compared=compared, allocated=allocated)
     write_atomically(path, page.encode("utf-8", "backslashreplace"))
 
 

@@ -18,8 +18,16 @@ from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
+    from baechi.tables import Summary
 
-__all__ = ["cluster_html", "comparison_html", "graph_html", "plan_html", "schedule_html"]
+__all__ = [
+    "cluster_html",
+    "comparison_html",
+    "graph_html",
+    "plan_html",
+    "schedule_html",
+    "summary_html",
+]
 
 _MOST_ROWS = 64
 # Colors are mixed from the text's own, so that they suit a light and a dark notebook.
@@ -96,6 +104,23 @@ def plan_html(plan: Plan) -> str:
     moved = f", {plan.num_transfers:,} transfers of {format_bytes(plan.transferred_bytes)}"
     title = f"{plan.algorithm}: step {format_ns(plan.makespan_ns)}{moved}"
     return _cell(title, _DEVICE_HEAD, rows, plan.provenance.notes, over)
+
+
+def summary_html(summary: Summary) -> str:
+    """The headline, one row per device, remarks and notes; what does not fit comes first."""
+    over = [
+        f"{line.name} is {format_bytes(line.peak_bytes - line.cap_bytes)} over its limit"
+        for line in summary.devices
+        if line.peak_bytes > line.cap_bytes
+    ]
+    rows = (
+        _device_row(
+            at, (line.name, f"{line.num_ops:,}"), line.busy, line.peak_bytes, line.cap_bytes
+        )
+        for at, line in enumerate(summary.devices)
+    )
+    ends = (*summary.remarks, *summary.notes)
+    return _cell(summary.headline, _DEVICE_HEAD, rows, ends, over)
 
 
 def schedule_html(schedule: Schedule) -> str:

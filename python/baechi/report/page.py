@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from baechi.errors import InputError
 from baechi.plans import Plan
+from baechi.report.allocations import allocation_deficits, allocation_table
 from baechi.report.bounds import Bounds, bounds_of
 from baechi.report.colors import CATEGORY_COLORS, CATEGORY_LABELS, DEVICE_COLORS
 from baechi.report.contents import Contents, contents_of
@@ -24,6 +26,7 @@ from baechi.units import format_ns
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
+    from baechi.tables import DeviceLine
 
 __all__ = ["report_html"]
 
@@ -43,7 +46,11 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 
 def report_html(
-    schedule: Schedule | None, *, plan: Plan | None = None, compared: Comparison | None = None
+    schedule: Schedule | None,
+    *,
+    plan: Plan | None = None,
+    compared: Comparison | None = None,
+    allocated: Sequence[DeviceLine] = (),
 ) -> str:
     """The whole page as text; `write_report` says what the arguments are.
 
@@ -57,7 +64,7 @@ def report_html(
         if plan is not None:
             title = f"{plan.algorithm}: {title}"
         contents = contents_of(schedule)
-        body = _schedule_body(schedule, plan, compared, bounds, contents)
+        body = _schedule_body(schedule, plan, compared, bounds, contents, allocated)
         scripts = _scripts(contents)
     elif compared is not None:
         bounds = bounds_of(compared.graph, compared.cluster, compared.rules)
@@ -91,13 +98,15 @@ def _schedule_body(
     compared: Comparison | None,
     bounds: Bounds,
     contents: Contents,
+    allocated: Sequence[DeviceLine],
 ) -> str:
     table = comparison_table(compared, plan, bounds)
+    devices = allocation_table(allocated) if allocated else device_table(schedule)
     parts = [
-        deficits(schedule, compared),
+        allocation_deficits(allocated) if allocated else deficits(schedule, compared),
         facts(schedule, plan, bounds),
         _section("assumptions", "What this rests on", assumptions(schedule, plan, bounds)),
-        _section("devices-section", "Devices", device_table(schedule)),
+        _section("devices-section", "Devices", devices),
         _section("comparison-section", "Algorithms", table) if table else "",
         _asset("views.html").replace("{num_critical}", f"{contents.num_critical:,}"),
     ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,7 +64,7 @@ def run_backward(
     keeper: Keeper,
     loss: torch.Tensor,
     steps: Sequence[Step],
-    starts: Sequence[int],
+    step_of: Callable[[int], int],
 ) -> list[Function]:
     """Runs backward under the recorder, and describes every function of it.
 
@@ -74,7 +73,7 @@ def run_backward(
         keeper: what the forward pass saved.
         loss: a scalar with a gradient.
         steps: the forward pass.
-        starts: autograd's next sequence number at the start of each step.
+        step_of: the step that made the function of a sequence number.
 
     Returns:
         The functions, the one of the loss first. What they save is added to their steps.
@@ -88,7 +87,7 @@ def run_backward(
         if hasattr(node, "variable"):
             parameter = recorder.storage_of(node.variable)
         else:
-            step = bisect.bisect_right(starts, sequence) - 1
+            step = step_of(sequence)
         functions.append(Function(node.name(), step, parameter, sequence, [], [], 0, []))
     handles = [
         handle

@@ -12,6 +12,7 @@ from baechi.torch.drafting import draft
 from baechi.torch.losses import LossArgument
 from baechi.torch.rehearsal import rehearse
 from baechi.torch.search import search
+from baechi.torch.simdev import NoValuesError
 
 if TYPE_CHECKING:
     from baechi.torch.planning import Planned
@@ -37,7 +38,13 @@ def confirmed(
     for _ in range(_ROUNDS):
         if not planned.plan.is_within_limits:
             return planned
-        peaks = _peaks(planned, model, args, kwargs, loss)
+        try:
+            peaks = _peaks(planned, model, args, kwargs, loss)
+        except NoValuesError as error:
+            note = f"not rehearsed without numbers: {error}"
+            notes = (*planned.plan.notes, note)
+            made = dataclasses.replace(planned.plan, notes=notes)
+            return dataclasses.replace(planned, plan=made)
         planned = dataclasses.replace(
             planned, plan=dataclasses.replace(planned.plan, confirmed=peaks)
         )

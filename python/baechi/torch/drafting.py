@@ -11,6 +11,7 @@ from baechi import _core
 from baechi.cluster import Cluster
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
+from baechi.torch.operator_plan import operator_plan
 from baechi.torch.optimizers import Optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.tasks import Task
@@ -61,6 +62,7 @@ def draft(
     )
     moved = [m for m in outcome.memory.moved if m.source >= 0]
     optimizer = context.optimizer
+    beside = _beside(task, found)
     return ModelPlan(
         modules=compress(by_path),
         ops={task.trace.steps[step].key: names[d] for step, d in outcome.exceptions.items()},
@@ -80,7 +82,7 @@ def draft(
         step_ns=outcome.step_ns,
         copies=len(moved),
         copied_bytes=sum(m.nbytes for m in moved),
-        compared=_compared(task, found),
+        compared=_compared(task, beside),
         model=context.model,
         inputs=context.inputs,
         prices=context.prices,
@@ -88,14 +90,18 @@ def draft(
         notes=context.notes,
         versions={"baechi": _core.__version__, "torch": torch.__version__.partition("+")[0]},
         autocast=context.autocast,
+        operator_plan=operator_plan(task, outcome, beside, context.notes),
     )
 
 
-def _compared(task: Task, found: Mapping[str, Outcome]) -> tuple[Compared, ...]:
+def _beside(task: Task, found: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """One device (the best), an even split and a split by weights alone."""
     singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
-    rows = [("one device", min(singles, key=lambda outcome: outcome.rank(task)))]
-    rows += [(n, found[n]) for n in ("even split", "weights-only split") if n in found]
+    rows = {"one device": min(singles, key=lambda outcome: outcome.rank(task))}
+    return rows | {n: found[n] for n in ("even split", "weights-only split") if n in found}
+
+
+def _compared(task: Task, beside: Mapping[str, Outcome]) -> tuple[Compared, ...]:
     return tuple(
         Compared(
             name=name,
@@ -105,5 +111,5 @@ def _compared(task: Task, found: Mapping[str, Outcome]) -> tuple[Compared, ...]:
                 for peak, cap in zip(outcome.memory.peaks, task.caps, strict=True)
             ),
         )
-        for name, outcome in rows
+        for name, outcome in beside.items()
     )

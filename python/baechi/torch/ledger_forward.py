@@ -61,6 +61,8 @@ class Replay:
         self.order: list[int] = []
         self.deaths: dict[int, tuple[str, int]] = {}
         self.position: tuple[str, int] = ("step", -1)
+        self.follows = trace.source != "export"
+        self.followers: dict[int, list[int]] = defaultdict(list)  # source -> cached copies
         self.until: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.regions = Regions(self)
         self.regional: dict[tuple[int, int], Place] = {}  # (step, value) that a region copies
@@ -127,6 +129,8 @@ class Replay:
         storage = self.storage[instance]
         if storage >= 0:
             self.deaths[storage] = self.position
+        for copy in self.followers.pop(instance, ()):
+            self.drop(copy)
 
     def mark(self, where: int, extra: int, at: str) -> None:
         """Notes a peak of what is held and `extra` bytes of scratch."""
@@ -199,8 +203,18 @@ class Replay:
                 copy = self.allocate(where, nbytes, COPIES)
                 self.holders[copy] += 1
                 self.copies[place] = copy
+                if self.follows:
+                    self._follow(copy, value)
                 self.moved.append(Moved(self.home(value), where, nbytes, backward, value))
                 self.mark(where, 0, step.key)
+
+    def _follow(self, copy: int, value: int) -> None:
+        """The cache of placed modules keeps a copy as long as its source lives."""
+        self.holders[copy] += 1
+        source = (
+            HOST if self.home(value) == HOST else self.instance_at((value, self.home(value), -1))
+        )
+        self.followers[source].append(copy)
 
     def compute(self, at: int, *, keeps: bool) -> None:
         """Allocates what a step makes; `keeps`: autograd holds what it saves."""
@@ -244,8 +258,11 @@ class Replay:
             self.drop(instance)
 
     def end_forward(self) -> None:
-        """Locals of the forward pass go; outputs stay with the caller."""
+        """Locals of the forward pass go, and cached copies; outputs stay with the caller."""
         self.position = ("end", 0)
+        for source in list(self.followers):
+            for copy in self.followers.pop(source, ()):
+                self.drop(copy)
         self.expire(("end", 0))
 
     def optimize(self, scratch: Sequence[int]) -> None:

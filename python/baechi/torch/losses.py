@@ -27,7 +27,7 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         InputError: there is none; the message names the outputs.
     """
     if loss is not None:
-        found = loss(output)
+        found = _called(loss, output)
         if not _is_scalar(found):
             raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
         return found
@@ -50,6 +50,21 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         f"the model returns no loss, but {listed or type(output).__name__}",
         hint="pass loss=, a function that takes the model's output to a scalar",
     )
+
+
+def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
+    """The loss; tensors that it closes over have to follow the output to its device."""
+    try:
+        return loss(output)
+    except RuntimeError as error:
+        message = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        if "device" not in message or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise InputError(
+            f"the loss function failed: {message}",
+            hint="outputs are on meta while planning, and on the device of the last layer later: "
+            "move what the function closes over, as in labels.to(output.device)",
+        ) from error
 
 
 def _is_scalar(value: Any) -> TypeGuard[torch.Tensor]:

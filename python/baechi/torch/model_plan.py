@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
@@ -16,6 +17,9 @@ from baechi.plans import Plan
 from baechi.torch.fingerprints import changes, describe
 from baechi.torch.module_map import device_of, follow
 from baechi.units import format_ns
+
+if TYPE_CHECKING:
+    from baechi.tables import Summary
 
 __all__ = ["Compared", "ModelPlan", "PlannedDevice"]
 
@@ -223,6 +227,23 @@ class ModelPlan:
 
         return write_document(self)
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes one HTML file that shows the plan (docs/report.md); it needs no network.
+
+        Raises:
+            InputError: the plan comes from a file, which does not hold its operator graph.
+            OSError: the file cannot be written.
+        """
+        from baechi.torch.model_plan_report import report_of
+
+        report_of(self, path)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto and chrome://tracing open; errors as in `report`."""
+        from baechi.torch.model_plan_report import trace_of
+
+        trace_of(self, path)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: torch.nn.Module | None = None) -> ModelPlan:
         """Reads a plan; a person may have changed devices in it.
@@ -256,6 +277,16 @@ class ModelPlan:
 
     def __str__(self) -> str:
         """One line per device, the obvious placements beside, and the notes."""
+        return str(self.summary)
+
+    @property
+    def summary(self) -> Summary:
+        """What `print` shows, in parts."""
         from baechi.torch.model_plan_text import summary_of
 
-        return str(summary_of(self))
+        return summary_of(self)
+
+    def _repr_html_(self) -> str:
+        from baechi.report.notebooks import summary_html
+
+        return summary_html(self.summary)

@@ -56,10 +56,8 @@ def read_model_plan(path: str | os.PathLike[str]) -> ModelPlan:
     for name in expected ^ set(document):
         known = "is missing" if name in expected else "is not a field of a model plan"
         raise InputError(f'{file}: "{name}" {known}')
-    try:
+    with strict_json.naming(file):
         plan = _plan(document)
-    except InputError as error:
-        raise InputError(f"{file}: {error}", hint=error.hint) from None
     _check_devices(plan, file)
     return plan
 
@@ -82,9 +80,9 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
         )
         for g in groups
     )
-    # The strict reader keeps decimals exact; a cluster has floats (speeds).
-    cluster = json.loads(json.dumps(_is(document["cluster"], dict, "cluster"), default=float))
-    fields["cluster"] = Cluster.from_json_dict(cluster)
+    fields["cluster"] = Cluster.from_json_dict(
+        strict_json.plain(_is(document["cluster"], dict, "cluster"))
+    )
     fields["devices"] = tuple(map(_device, _is(document["devices"], list, "devices")))
     fields["compared"] = tuple(map(_compared, _is(document["compared"], list, "compared")))
     prices = _is(document["prices"], dict, "prices")

@@ -13,7 +13,7 @@ from baechi.torch.memory import Memory
 from baechi.torch.modules import Layout, lay_out
 from baechi.torch.tasks import Task
 
-__all__ = ["Outcome", "evaluate", "remember", "times_of"]
+__all__ = ["Outcome", "devices_of_ops", "evaluate", "launch_order", "remember", "times_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def evaluate(
     trace = task.trace
     layout = lay_out(trace, task.units, device_of_unit, exceptions)
     memory = remember(task, layout)
-    devices = _devices_of_ops(task, device_of_unit, layout)
+    devices = devices_of_ops(task, device_of_unit, layout)
     fits = all(peak <= cap for peak, cap in zip(memory.peaks, task.caps, strict=True))
     return Outcome(
         origin,
@@ -97,9 +97,10 @@ def remember(task: Task, layout: Layout) -> Memory:
     )
 
 
-def _devices_of_ops(
+def devices_of_ops(
     task: Task, device_of_unit: Sequence[int], layout: Layout
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Device index of every op of the operator graph."""
     operators = task.operators
     devices = np.zeros(operators.graph.num_ops, np.int32)
     units = np.array(device_of_unit, np.int32)
@@ -114,12 +115,18 @@ def _devices_of_ops(
     return devices
 
 
-def times_of(task: Task, candidates: Sequence[tuple[Sequence[int], Layout]]) -> list[int]:
-    """Step times in ns, ops being launched in PyTorch's own order."""
+def launch_order(task: Task) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Launch index of every op of the operator graph, as PyTorch issues them."""
     order = np.array(task.operators.order, np.int64)
     launch = np.empty(len(order), np.int32)
     launch[order] = np.arange(len(order), dtype=np.int32)
-    devices = np.stack([_devices_of_ops(task, units, layout) for units, layout in candidates])
+    return launch
+
+
+def times_of(task: Task, candidates: Sequence[tuple[Sequence[int], Layout]]) -> list[int]:
+    """Step times in ns, ops being launched in PyTorch's own order."""
+    launch = launch_order(task)
+    devices = np.stack([devices_of_ops(task, units, layout) for units, layout in candidates])
     launches = np.broadcast_to(launch, devices.shape)
     graph, cluster = task.operators.graph, task.cluster
     makespans, _ = simulate_many(graph, cluster, devices, launches, peaks=False)

@@ -22,9 +22,10 @@ from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
+from baechi.torch.proofs import proof_of_misfit
 from baechi.torch.search import search
 from baechi.torch.tasks import Objective, Task, make_task
-from baechi.torch.tracing import trace_call
+from baechi.torch.tracing_levels import flatten_call, trace_at
 from baechi.units import format_bytes
 
 __all__ = ["Planned", "plan", "study"]
@@ -44,6 +45,7 @@ def plan(
     objective: Objective = "fastest",
     pin: Mapping[str, str] | None = None,
     granularity: Literal["module", "op"] = "module",
+    level: Literal["auto", "op", "module"] = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
     confirm: bool = True,
@@ -69,6 +71,8 @@ def plan(
         pin: module or parameter paths, or patterns of such ("encoder.*"), to device names.
         granularity: "module" keeps a module's weights and own ops together; "op" places ops that
             use no weights one by one.
+        level: "module" predicts for the model's own code with hooks, as `plan.apply` runs it where
+            a graph cannot stand for the model; "op" raises in that case.
         autocast: as under ``torch.autocast`` with this type.
         costs: measured times (`baechi.torch.measuring`); other ops have analytic prices.
         confirm: rehearse the plan without values, and plan again with closer limits if a device
@@ -90,10 +94,11 @@ def plan(
         objective=objective,
         pin=pin,
         granularity=granularity,
+        level=level,
         autocast=autocast,
         costs=costs,
     )
-    if not confirm or planned.plan.level != "op":
+    if not confirm:
         return _fitting(planned)
     from baechi.torch.confirming import confirmed
 
@@ -105,7 +110,7 @@ class Planned:
     """A plan with everything that it was made from."""
 
     plan: ModelPlan
-    program: Program
+    program: Program | None
     task: Task
     outcome: Outcome
     found: Mapping[str, Outcome]
@@ -124,6 +129,7 @@ def study(
     objective: Objective = "fastest",
     pin: Mapping[str, str] | None = None,
     granularity: str = "module",
+    level: str = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
 ) -> Planned:
@@ -131,6 +137,7 @@ def study(
     _check_choice("mode", mode, ("training", "inference"))
     _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
     _check_choice("granularity", granularity, ("module", "op"))
+    _check_choice("level", level, ("auto", "op", "module"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     cluster, notes = read_torch_devices(devices)
@@ -138,17 +145,16 @@ def study(
     reader, more = _optimizer(optimizer, model, cluster, training)
     notes = (*notes, *more)
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
-    if captured.program is None:
-        raise InputError("the model could not be captured: " + "; ".join(captured.reasons))
-    trace = trace_call(
-        model,
-        captured.program,
-        args,
-        kwargs or {},
-        training=training,
-        loss=loss,
-        autocast=autocast,
+    if level == "op" and captured.level != "op":
+        raise InputError(
+            "no graph may stand for the model: " + "; ".join(captured.reasons),
+            hint='plan with level="auto"',
+        )
+    taken = "module" if level == "module" else captured.level
+    trace, more = trace_at(
+        taken, captured, model, args, kwargs or {}, training=training, loss=loss, autocast=autocast
     )
+    notes = (*notes, *more)
     units = find_units(trace, parents_of(model))
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
@@ -159,10 +165,10 @@ def study(
         mode,
         reader,
         granularity,
-        captured.level,
-        captured.reasons,
+        taken,
+        captured.reasons if taken == captured.level else ("module level was asked for",),
         describe(model),
-        _inputs_text(captured.program, args, kwargs or {}),
+        _inputs_text(model, args, kwargs or {}),
         prices,
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
@@ -191,11 +197,13 @@ def _optimizer(
     return read_optimizer(optimizer, model, foreach), notes
 
 
-def _inputs_text(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    tensors = program.bind(args, kwargs)
+def _inputs_text(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    tree, tensors = flatten_call(model, args, kwargs)
     return tuple(
         f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
-        for path, t in zip(program.call.tree.paths, tensors, strict=True)
+        for path, t in zip(tree.paths, tensors, strict=True)
     )
 
 
@@ -206,15 +214,21 @@ def _fitting(planned: Planned) -> ModelPlan:
         return found
     lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
     peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
+    alone = min(
+        max(o.memory.peaks) for name, o in planned.found.items() if name.startswith("only ")
+    )
     missing = lacking.peak_bytes - lacking.cap_bytes
-    raise OutOfMemoryError(
+    proof = proof_of_misfit(planned.task)
+    error = OutOfMemoryError(
         lacking.peak_at,
         lacking.name,
         lacking.peak_bytes,
         lacking.cap_bytes,
-        message=f"no placement was found that fits: the best needs {peaks}; {lacking.name} has "
-        f"{format_bytes(lacking.cap_bytes)}, {missing} bytes too few",
+        message=(f"proved infeasible: {proof}; " if proof else "no placement was found that fits: ")
+        + f"the best needs {peaks}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
+        f"{missing} bytes too few",
         hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
         "checkpointing needs less",
     )
+    error.proved_infeasible = proof is not None
+    raise error

@@ -86,22 +86,34 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
 }
 
 
+_OF_PLAIN = (
+    aten.dropout.default,
+    aten._weight_norm.default,
+    aten.scaled_dot_product_attention.default,
+)
+
+
 @contextmanager
-def lowered() -> Iterator[None]:
-    """Lets composite ops of simulated tensors come apart as here; other meta tensors are spared."""
+def lowered(*, plain: bool = False) -> Iterator[None]:
+    """Lets composite ops of simulated tensors come apart as here; other meta tensors are spared.
+
+    Args:
+        plain: the main ones of plain meta tensors, too: a trace sees what a simulation will.
+    """
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         for op, function in LOWERINGS.items():
-            library.impl(op, _for_simulated(op, function), "AutogradMeta")  # type: ignore[no-untyped-call]
+            kernel = _for_simulated(op, function, plain=plain and op in _OF_PLAIN)
+            library.impl(op, kernel, "AutogradMeta")  # type: ignore[no-untyped-call]
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]
 
 
-def _for_simulated(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _for_simulated(op: Any, function: Callable[..., Any], *, plain: bool) -> Callable[..., Any]:
     @functools.wraps(function)
     def kernel(first: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(first, SimTensor):
+        if plain or isinstance(first, SimTensor):
             return function(first, *args, **kwargs)
         return op.decompose(first, *args, **kwargs)
 
@@ -110,9 +122,7 @@ def _for_simulated(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor of the same shape; memory that nobody touches takes none."""
-    if not isinstance(tensor, SimTensor):
-        return tensor
-    inner = tensor._inner
+    inner = tensor._inner if isinstance(tensor, SimTensor) else tensor
     if inner.is_meta:
         inner = torch.empty_strided(inner.size(), inner.stride(), dtype=inner.dtype, device="cpu")
     return inner.detach().requires_grad_(tensor.requires_grad)

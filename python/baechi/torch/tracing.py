@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -180,7 +181,13 @@ def trace_program(
                 "the loss has no gradient: no parameter that needs one leads to it",
                 hint='plan with mode="inference", or unfreeze a parameter',
             )
-        functions = run_backward(recorder, keeper, scalar, tracing.steps, tracing.starts)
+        functions = run_backward(
+            recorder,
+            keeper,
+            scalar,
+            tracing.steps,
+            lambda sequence: bisect.bisect(tracing.starts, sequence) - 1,
+        )
         _link_gradients(tracing, functions)
     del scalar
     trace = Trace(

@@ -1,0 +1,112 @@
+"""`baechi diff` of two plans of models: modules that moved, and what that changes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from baechi.cli.documents import paired_devices
+from baechi.cli.output import Outcome
+from baechi.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from baechi.torch.model_plan import ModelPlan
+
+__all__ = ["outcome"]
+
+_SIDE = ("mode", "objective", "optimizer", "granularity", "level", "autocast")
+
+
+def outcome(before: ModelPlan, after: ModelPlan, top: int) -> Outcome:
+    """What differs between two plans."""
+    document = _document(before, after)
+    return Outcome(document=lambda: document, shown=lambda width, _: _shown(document, width, top))
+
+
+def _document(before: ModelPlan, after: ModelPlan) -> dict[str, Any]:
+    changes = importlib.import_module("baechi.torch.fingerprints").changes
+    moved = [
+        {"module": path, "before": before.device_of(path), "after": after.device_of(path)}
+        for path in _paths(before, after)
+        if before.device_of(path) != after.device_of(path)
+    ]
+    ops = [
+        {"op": key, "before": before.ops.get(key), "after": after.ops.get(key)}
+        for key in sorted({*before.ops, *after.ops})
+        if before.ops.get(key) != after.ops.get(key)
+    ]
+    return {
+        "equal": before == after,
+        "before": _side(before),
+        "after": _side(after),
+        "num_moved": len(moved),
+        "moved": moved,
+        "ops_moved": ops,
+        "inputs_differ": before.inputs != after.inputs,
+        "model_changes": list(changes(before.model, after.model)),
+        "devices": paired_devices(before.devices, after.devices),
+    }
+
+
+def _paths(before: ModelPlan, after: ModelPlan) -> list[str]:
+    """Modules that hold weights in both models, and those that a plan names."""
+    owners = {name.rpartition(".")[0] for name in before.model if name in after.model}
+    return sorted({*owners, *before.placement, *after.placement})
+
+
+def _side(plan: ModelPlan) -> dict[str, Any]:
+    return {
+        **{name: getattr(plan, name) for name in _SIDE},
+        "fits": plan.is_within_limits,
+        "step_ns": plan.step_ns,
+        "copies": plan.copies,
+        "copied_bytes": plan.copied_bytes,
+    }
+
+
+def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    from baechi.cli.diff import device_columns
+    from baechi.tables import as_table, fitted, hanging
+
+    if document["equal"]:
+        return [hanging("the plans are equal", width)]
+    before, after = document["before"], document["after"]
+    first, then = before["step_ns"], after["step_ns"]
+    ratio = f" ({then / first - 1:+.1%})" if first else ""
+    count = document["num_moved"]
+    head = f"step {format_ns(first)} -> {format_ns(then)}{ratio}, {count} modules moved"
+    listed = [
+        f"{row['module'] or '(root)'}: {row['before']} -> {row['after']}"
+        for row in document["moved"][:top]
+    ]
+    if count > top:
+        listed.append(f"... {count - top} more modules moved")
+    listed += [
+        f"op {row['op']}: {row['before'] or 'by the rules'} -> {row['after'] or 'by the rules'}"
+        for row in document["ops_moved"][:top]
+    ]
+    if document["inputs_differ"]:
+        listed.append("the planned inputs differ")
+    listed += [f"the models differ: {text}" for text in document["model_changes"][:top]]
+    return [
+        hanging(head, width, "bold"),
+        hanging(f"  {_sides(before, after)}", width),
+        as_table(fitted(device_columns(document["devices"]), width - 2), indent=2),
+        *(hanging(f"  {text}", width) for text in listed),
+    ]
+
+
+def _sides(before: dict[str, Any], after: dict[str, Any]) -> str:
+    parts = [
+        f"{name} {before[name] or 'none'} -> {after[name] or 'none'}"
+        for name in _SIDE
+        if before[name] != after[name]
+    ]
+    if before["copies"] != after["copies"] or before["copied_bytes"] != after["copied_bytes"]:
+        parts.append(
+            f"{before['copies']} copies of {format_bytes(before['copied_bytes'])} -> "
+            f"{after['copies']} of {format_bytes(after['copied_bytes'])}"
+        )
+    return ", ".join(parts) or f"both {before['mode']} with {before['copies']} copies"

@@ -1,0 +1,35 @@
+"""The report and the trace of a model's plan, drawn from the plan of its operator graph."""
+
+from __future__ import annotations
+
+import os
+
+from baechi.errors import InputError
+from baechi.plans import Plan
+from baechi.torch.model_plan import ModelPlan
+
+__all__ = ["report_of", "trace_of"]
+
+
+def report_of(plan: ModelPlan, path: str | os.PathLike[str]) -> None:
+    """Writes the page; the table of devices has the ledger's memory."""
+    from baechi.report import replay, write_report
+
+    operators = _operators(plan)
+    write_report(path, replay(operators), plan=operators, allocated=plan.summary.devices)
+
+
+def trace_of(plan: ModelPlan, path: str | os.PathLike[str]) -> None:
+    """Writes the trace."""
+    from baechi.report import replay, write_trace
+
+    write_trace(path, replay(_operators(plan)))
+
+
+def _operators(plan: ModelPlan) -> Plan:
+    if plan.operator_plan is None:
+        raise InputError(
+            "the plan was read from a file, which does not hold its operator graph",
+            hint="plan the model again; that plan has reports and traces",
+        )
+    return plan.operator_plan

@@ -1,0 +1,70 @@
+"""Which trace a plan is made from: of the captured graph, or of the model's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from baechi.errors import InputError
+from baechi.torch.eager_tracing import trace_eager
+from baechi.torch.exporting import signature_of
+from baechi.torch.losses import LossArgument
+from baechi.torch.program import Capture
+from baechi.torch.trace import Trace
+from baechi.torch.tracing import trace_call
+from baechi.torch.trees import Tree, flatten
+
+__all__ = ["flatten_call", "trace_at"]
+
+
+def flatten_call(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Tree, list[torch.Tensor]]:
+    """The structure and the tensors of a call."""
+    bound = signature_of(model).bind(*args, **kwargs)
+    tensors, tree = flatten(dict(bound.arguments))
+    return tree, tensors
+
+
+def trace_at(
+    level: str,
+    captured: Capture,
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    training: bool,
+    loss: LossArgument,
+    autocast: torch.dtype | None,
+) -> tuple[Trace, tuple[str, ...]]:
+    """The trace of a level, and notes about how it was made.
+
+    At module level the model's own code is traced, on meta or, where it reads numbers, in one real
+    step on a copy. Weights without numbers leave the captured graph, if there is one.
+
+    Raises:
+        InputError: nothing could be traced; the message says why.
+    """
+    if level == "op":
+        assert captured.program is not None
+        graph = trace_call(
+            model, captured.program, args, kwargs, training=training, loss=loss, autocast=autocast
+        )
+        return graph, ()
+    try:
+        trace = trace_eager(model, args, kwargs, training=training, loss=loss, autocast=autocast)
+    except InputError as error:
+        if captured.program is None:
+            raise InputError(
+                f"the model could not be captured: {error}; {'; '.join(captured.reasons)}",
+                hint=error.hint,
+            ) from None
+        trace = trace_call(
+            model, captured.program, args, kwargs, training=training, loss=loss, autocast=autocast
+        )
+        return trace, ("memory is that of the exported graph: the model's own code needs numbers",)
+    if trace.source == "real step":
+        return trace, ("captured in one real step on a copy, on the CPU: its code reads numbers",)
+    return trace, ()
