@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from baechi.errors import InputError
 from baechi.torch.trees import flatten
 
 __all__ = ["LossArgument", "loss_value"]
+
+_MOVES = frozenset(("to", "copy_", "type_as", "backward"))  # they mix devices on purpose
 
 LossArgument = Callable[[Any], torch.Tensor] | None
 
@@ -20,8 +24,9 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
 
     Args:
         output: what the model returned.
-        loss: takes it to a scalar; None takes the output itself if it is one, else its ``.loss``
-            or ``["loss"]``, else the first of a tuple.
+        loss: takes it to a scalar; labels that it brings along are copied to where the output is.
+            None takes the output itself if it is one, else its ``.loss`` or ``["loss"]``, else the
+            first of a tuple.
 
     Raises:
         InputError: there is none; the message names the outputs.
@@ -52,10 +57,39 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
     )
 
 
+class _WhereOutputsAre(TorchFunctionMode):
+    """Copies tensors of other devices, such as labels, to the output that they meet in a call."""
+
+    def __init__(self, devices: frozenset[torch.device]) -> None:
+        super().__init__()
+        self.devices = devices
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        found = {tensor.device: None for tensor in tensors}
+        where = next((device for device in found if device in self.devices), None)
+        if len(found) < 2 or where is None or getattr(func, "__name__", "") in _MOVES:
+            return func(*args, **kwargs)
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if tensor.device in self.devices else tensor.to(where)
+
+        args, kwargs = tree_map_only(torch.Tensor, moved, (args, kwargs))
+        return func(*args, **kwargs)
+
+
 def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
-    """The loss; tensors that it closes over have to follow the output to its device."""
+    devices = frozenset(tensor.device for tensor in flatten(output)[0])
     try:
-        return loss(output)
+        with _WhereOutputsAre(devices):
+            return loss(output)
     except RuntimeError as error:
         message = str(error).strip().splitlines()[0] if str(error).strip() else ""
         if "device" not in message or isinstance(error, torch.OutOfMemoryError):
