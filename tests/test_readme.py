@@ -25,8 +25,14 @@ def test_the_python_of_the_readme_runs(
     for block in python_blocks():
         exec(compile(block, "README.md", "exec"), names)
     printed = capsys.readouterr().out
-    shown = README.read_text().split("```\n\n```\n")[1].split("```")[0]
-    assert printed.startswith(shown), "README.md shows another plan than its first block prints"
+    shown = [text.split("```")[0] for text in README.read_text().split("```\n\n```\n")[1:3]]
+    assert printed.startswith(shown[0]), "README.md shows another plan than its first block prints"
+    assert without_losses(shown[1]) in without_losses(printed), "the block of PyTorch differs"
+
+
+def without_losses(text: str) -> str:
+    """Numbers of a model differ in the last digits from processor to processor."""
+    return re.sub(r"losses .*", "losses", text)
 
 
 def test_the_first_block_is_ten_lines() -> None:

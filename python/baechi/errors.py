@@ -7,7 +7,8 @@ where names belong; the calling Python module puts the names in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 __all__ = [
@@ -64,10 +65,12 @@ class OutOfMemoryError(BaechiError):
         proved_infeasible: whether no placement can fit, whatever the algorithm; False: none was
             found.
         holders: (op, bytes) pairs of what was placed on the device, largest first, at most five.
+        enough: memory by device name with which a plan was found; empty where none was looked for.
     """
 
     proved_infeasible: bool = False
     holders: tuple[tuple[str, int], ...] = ()
+    enough: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,

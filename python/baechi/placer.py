@@ -88,7 +88,7 @@ class Placer:
             given = "greedy" if quick and large else "lp"
         if isinstance(given, str):
             self.favorites_used = given
-            if given == "none":
+            if given == "none" or (given == "greedy" and setting.graph.num_ops == 0):
                 return np.full(setting.graph.num_ops, -1, np.int32)
             method: Any = given  # an unknown name is refused there
             found = find_favorites(

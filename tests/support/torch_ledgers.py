@@ -80,7 +80,7 @@ def random_case(
     homes = {
         given.name: device(of_storage[storages[given.name]])
         for given in planned.program.inputs
-        if given.kind in ("parameter", "buffer") or given.is_attribute
+        if given.kind in ("parameter", "buffer") or given.attribute is not None
     }
     placed = place_program(
         planned.program,

@@ -9,12 +9,13 @@ import torch
 
 from baechi import _core
 from baechi.cluster import Cluster
+from baechi.torch.asked import Asked
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
 from baechi.torch.operator_plan import operator_plan
 from baechi.torch.optimizers import Optimizer
-from baechi.torch.outcomes import NEVER_NS, Outcome
-from baechi.torch.tasks import Task
+from baechi.torch.outcomes import Outcome
+from baechi.torch.tasks import Task, caps_of
 
 __all__ = ["Context", "draft"]
 
@@ -34,6 +35,7 @@ class Context:
     prices: Mapping[str, int]
     notes: tuple[str, ...]
     autocast: str
+    asked: Asked
 
 
 def draft(
@@ -48,10 +50,11 @@ def draft(
         for path in paths
     }
     steps = outcome.layout.device_of_step
+    caps = caps_of(cluster)
     devices = tuple(
         PlannedDevice(
             name=names[at],
-            cap_bytes=task.caps[at],
+            cap_bytes=caps[at],
             peak_bytes=memory.peak_bytes,
             peak_at=memory.at,
             by_class=dict(memory.by_class),
@@ -90,6 +93,7 @@ def draft(
         notes=context.notes,
         versions={"baechi": _core.__version__, "torch": torch.__version__.partition("+")[0]},
         autocast=context.autocast,
+        asked=context.asked,
         operator_plan=operator_plan(task, outcome, beside, context.notes),
     )
 
@@ -98,8 +102,7 @@ def _beside(task: Task, found: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """One device (the best), an even split and a split by weights alone."""
     singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
     rows = {"one device": min(singles, key=lambda outcome: outcome.rank(task))}
-    rows |= {n: found[n] for n in ("even split", "weights-only split") if n in found}
-    return {name: outcome for name, outcome in rows.items() if outcome.step_ns < NEVER_NS}
+    return rows | {n: found[n] for n in ("even split", "weights-only split") if n in found}
 
 
 def _compared(task: Task, beside: Mapping[str, Outcome]) -> tuple[Compared, ...]:

@@ -13,7 +13,7 @@ from baechi.torch.modules import Layout, Units, find_units
 from baechi.torch.program import Program
 from baechi.torch.trace import Trace
 
-__all__ = ["Placement", "parents_of", "place_names"]
+__all__ = ["Placement", "layout_of", "parents_of", "place_names", "with_other_names"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,18 @@ def parents_of(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(
         name for name, module in model.named_modules() if next(module.children(), None) is not None
     )
+
+
+def with_other_names(units: Units, model: torch.nn.Module) -> Units:
+    """Units that know their modules also by the other paths at which a model has them."""
+    members = [list(paths) for paths in units.members]
+    of_path = units.of_path
+    first: dict[int, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        known = first.setdefault(id(module), path)
+        if known != path and known in of_path and path not in of_path:
+            members[of_path[known]].append(path)
+    return dataclasses.replace(units, members=tuple(map(tuple, members)))
 
 
 def layout_of(plan: ModelPlan, trace: Trace, units: Units) -> Layout:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from baechi.errors import InputError
 from baechi.torch.trees import flatten
 
 __all__ = ["LossArgument", "loss_value"]
+
+_MOVES = frozenset(("to", "copy_", "type_as", "backward"))  # they mix devices on purpose
 
 LossArgument = Callable[[Any], torch.Tensor] | None
 
@@ -20,14 +24,15 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
 
     Args:
         output: what the model returned.
-        loss: takes it to a scalar; None takes the output itself if it is one, else its ``.loss``
-            or ``["loss"]``, else the first of a tuple.
+        loss: takes it to a scalar; labels that it brings along are copied to where the output is.
+            None takes the output itself if it is one, else its ``.loss`` or ``["loss"]``, else the
+            first of a tuple.
 
     Raises:
         InputError: there is none; the message names the outputs.
     """
     if loss is not None:
-        found = loss(output)
+        found = _called(loss, output)
         if not _is_scalar(found):
             raise InputError(f"the loss function returned {_text(found)}, not a scalar tensor")
         return found
@@ -50,6 +55,50 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
         f"the model returns no loss, but {listed or type(output).__name__}",
         hint="pass loss=, a function that takes the model's output to a scalar",
     )
+
+
+class _WhereOutputsAre(TorchFunctionMode):
+    """Copies tensors of other devices, such as labels, to the output that they meet in a call."""
+
+    def __init__(self, devices: frozenset[torch.device]) -> None:
+        super().__init__()
+        self.devices = devices
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        found = {tensor.device: None for tensor in tensors}
+        where = next((device for device in found if device in self.devices), None)
+        if len(found) < 2 or where is None or getattr(func, "__name__", "") in _MOVES:
+            return func(*args, **kwargs)
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if tensor.device in self.devices else tensor.to(where)
+
+        args, kwargs = tree_map_only(torch.Tensor, moved, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
+    devices = frozenset(tensor.device for tensor in flatten(output)[0])
+    try:
+        with _WhereOutputsAre(devices):
+            return loss(output)
+    except RuntimeError as error:
+        message = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        if "device" not in message or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise InputError(
+            f"the loss function failed: {message}",
+            hint="outputs are on meta while planning, and on the device of the last layer later: "
+            "move what the function closes over, as in labels.to(output.device)",
+        ) from error
 
 
 def _is_scalar(value: Any) -> TypeGuard[torch.Tensor]:

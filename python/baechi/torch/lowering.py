@@ -70,10 +70,14 @@ def attention(
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    is_single = query.dim() == 3  # without a batch: torch adds one
+    if is_single:
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        mask = mask.unsqueeze(0) if mask is not None and mask.dim() == 3 else mask
     out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
         query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
     )[0]
-    return out
+    return out.squeeze(0) if is_single else out
 
 
 def lower(graph_module: GraphModule) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
@@ -14,46 +14,18 @@ from torch.optim import Optimizer
 from baechi.cluster import Cluster
 from baechi.errors import PlanMismatchError
 from baechi.plans import Plan
+from baechi.torch.asked import Asked
 from baechi.torch.fingerprints import changes, describe
+from baechi.torch.losses import LossArgument
 from baechi.torch.module_map import device_of, follow
+from baechi.torch.predictions import Compared, PlannedDevice
 from baechi.units import format_ns
 
 if TYPE_CHECKING:
     from baechi.tables import Summary
+    from baechi.torch.fitting import Fits
 
 __all__ = ["Compared", "ModelPlan", "PlannedDevice"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedDevice:
-    """What was predicted for one device.
-
-    Attributes:
-        name: such as "cuda:0".
-        cap_bytes: memory minus reserve.
-        peak_bytes: the most that is allocated at once.
-        peak_at: the op or autograd function that reaches it.
-        by_class: bytes at the peak, by class of `baechi.torch.memory.CLASSES`.
-        busy_ns: how long it computes.
-        num_ops: forward ops on it.
-    """
-
-    name: str
-    cap_bytes: int
-    peak_bytes: int
-    peak_at: str
-    by_class: Mapping[str, int]
-    busy_ns: int
-    num_ops: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
-    """An obvious placement beside the plan's: its step time, and how much memory it lacks."""
-
-    name: str
-    step_ns: int
-    missing_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -83,6 +55,7 @@ class ModelPlan:
         notes: what a reader must know.
         versions: of baechi and torch.
         operator_plan: the plan of the operator graph; not saved, None in a plan from a file.
+        asked: the model, loss and optimizer that were planned; not saved either.
     """
 
     modules: Mapping[str, str]
@@ -108,6 +81,7 @@ class ModelPlan:
     versions: Mapping[str, str]
     autocast: str = ""
     operator_plan: Plan | None = None
+    asked: Asked | None = None
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -116,8 +90,10 @@ class ModelPlan:
 
     @property
     def is_within_limits(self) -> bool:
-        """Whether no device's predicted peak exceeds its cap."""
-        return all(device.peak_bytes <= device.cap_bytes for device in self.devices)
+        """Whether no peak exceeds its device's cap, predicted or measured in a dry rehearsal."""
+        predicted = all(device.peak_bytes <= device.cap_bytes for device in self.devices)
+        measured = zip(self.confirmed, self.devices, strict=False)
+        return predicted and all(seen <= device.cap_bytes for seen, device in measured)
 
     @property
     def device_map(self) -> dict[str, str]:
@@ -133,6 +109,29 @@ class ModelPlan:
         """The device of a module or parameter, by path."""
         found = device_of(self.placement, path)
         return self.cluster.names[0] if found is None else found
+
+    def fits(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        model: torch.nn.Module | None = None,
+        loss: LossArgument = None,
+    ) -> Fits:
+        """Whether the model as placed would hold another call, by a dry rehearsal of it.
+
+        Args:
+            args: positional arguments of forward; only shapes and types are read.
+            kwargs: keyword arguments of forward.
+            model: the planned model; needed where the plan comes from a file.
+            loss: as in `baechi.plan`; by default the one that was planned.
+
+        Returns:
+            True or False in a condition, and the peak of each device.
+        """
+        from baechi.torch.fitting import fits
+
+        return fits(self, args, kwargs or {}, model, loss)
 
     def check(self, model: torch.nn.Module) -> None:
         """Compares a model with the planned one: names, shapes, types and ties of its tensors.
@@ -259,6 +258,10 @@ class ModelPlan:
         if model is not None:
             plan.check(model)
         return plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what only this process has."""
+        return {**self.__dict__, "asked": None, "operator_plan": None}
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +14,19 @@ from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.formats import strict_json
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
+from baechi.torch.model_plan_text import version_note
 
 __all__ = ["FORMAT", "SCHEMA", "read_model_plan", "write_document"]
 
 FORMAT = "baechi-model-plan"
 SCHEMA = 1
 _TEXTS = ("mode", "objective", "optimizer", "granularity", "level", "autocast")
+_CHOICES = {
+    "mode": ("training", "inference"),
+    "objective": ("fastest", "fewest-devices", "most-headroom"),
+    "granularity": ("module", "op"),
+    "level": ("op", "module"),
+}
 _MAPS = ("modules", "ops", "model", "versions")
 _LISTS = ("reasons", "inputs", "notes")
 _COUNTS = ("step_ns", "copies", "copied_bytes")
@@ -46,7 +55,7 @@ def write_document(plan: ModelPlan) -> str:
 def read_model_plan(path: str | os.PathLike[str]) -> ModelPlan:
     """Reads what `write_document` wrote; every field is checked."""
     file = os.fspath(path)
-    document = strict_json.read(path)
+    document = _with_floats(strict_json.read(path))
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f'{file}: it does not say "format": "{FORMAT}"')
     if document.get("schema") != SCHEMA:
@@ -59,6 +68,9 @@ def read_model_plan(path: str | os.PathLike[str]) -> ModelPlan:
     with strict_json.naming(file):
         plan = _plan(document)
     _check_devices(plan, file)
+    note = version_note(plan)
+    if note:
+        warnings.warn(f"{file}: {note}", stacklevel=3)
     return plan
 
 
@@ -66,6 +78,9 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
     fields: dict[str, Any] = {}
     for name in _TEXTS:
         fields[name] = _is(document[name], str, name)
+        if name in _CHOICES and fields[name] not in _CHOICES[name]:
+            known = ", ".join(_CHOICES[name])
+            raise InputError(f'"{name}" is "{fields[name]}"', hint=f"choose from {known}")
     for name in _COUNTS:
         fields[name] = _count(document[name], name)
     for name in _MAPS:
@@ -119,6 +134,11 @@ def _compared(row: Any) -> Compared:
 
 
 def _check_devices(plan: ModelPlan, file: str) -> None:
+    if tuple(device.name for device in plan.devices) != plan.cluster.names:
+        raise InputError(f'{file}: "devices" and "cluster" do not name the same devices')
+    if plan.confirmed and len(plan.confirmed) != len(plan.devices):
+        count = f"{len(plan.confirmed)} peaks for {len(plan.devices)} devices"
+        raise InputError(f'{file}: "confirmed" has {count}')
     known = set(plan.cluster.names)
     for name, entries in (("modules", plan.modules), ("ops", plan.ops)):
         for path, device in entries.items():
@@ -134,6 +154,14 @@ def _get(row: Any, name: str) -> Any:
     if not isinstance(row, dict) or name not in row:
         raise InputError(f'"together" has an entry without "{name}"')
     return row[name]
+
+
+def _with_floats(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_floats(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_with_floats(member) for member in value]
+    return float(value) if isinstance(value, decimal.Decimal) else value
 
 
 def _is(value: Any, kind: type, name: str) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from baechi.tables import DeviceLine, Summary
 from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi.torch.model_plan import Compared, ModelPlan
 
-__all__ = ["summary_of"]
+__all__ = ["summary_of", "version_note"]
 
 
 def summary_of(plan: ModelPlan) -> Summary:
@@ -35,7 +37,18 @@ def summary_of(plan: ModelPlan) -> Summary:
             for device in plan.devices
         ),
         remarks=(*(_beside(plan, other) for other in plan.compared), *_rehearsed(plan)),
-        notes=(*plan.reasons, *plan.notes),
+        notes=(*plan.reasons, *plan.notes, *filter(None, [version_note(plan)])),
+    )
+
+
+def version_note(plan: ModelPlan) -> str:
+    """What another torch than the plan's means; empty for the same one."""
+    planned, here = plan.versions.get("torch", ""), torch.__version__.partition("+")[0]
+    if planned == here:
+        return ""
+    return (
+        f"planned with torch {planned}, this is {here}: modules are placed by their paths, "
+        "predictions may differ"
     )
 
 

@@ -20,7 +20,7 @@ from baechi.errors import InputError
 from baechi.torch.recorder import Recorder
 from baechi.torch.work import MathModes, Work
 
-__all__ = ["NAMES", "Optimizer", "make_optimizer", "read_optimizer"]
+__all__ = ["NAMES", "Optimizer", "make_optimizer", "read_optimizer", "set_implementation"]
 
 _Make = Callable[[Iterable[torch.Tensor], bool], torch.optim.Optimizer]
 
@@ -129,7 +129,8 @@ def read_optimizer(optimizer: Any, model: torch.nn.Module, foreach: bool) -> Opt
     """Reads the `optimizer` argument of a plan.
 
     Args:
-        optimizer: a name of `NAMES`, or an optimizer of the model's parameters.
+        optimizer: a name of `NAMES`, an optimizer of the model's parameters, or a function that
+            makes one of a list of parameters.
         model: whose parameters they are.
         foreach: which implementation PyTorch would choose on the plan's devices.
 
@@ -138,10 +139,13 @@ def read_optimizer(optimizer: Any, model: torch.nn.Module, foreach: bool) -> Opt
     """
     if isinstance(optimizer, torch.optim.Optimizer):
         return _measured(optimizer, model, foreach)
+    if callable(optimizer):
+        return _of_maker(optimizer, foreach)
     if not isinstance(optimizer, str) or optimizer not in _BUILT_IN:
         raise InputError(
             f"no optimizer {optimizer!r}",
-            hint=f"pass a torch.optim.Optimizer, or one of {', '.join(NAMES)}",
+            hint="pass a torch.optim.Optimizer, a function that makes one of parameters, or one of "
+            + ", ".join(NAMES),
         )
     return _of_name(optimizer, foreach)
 
@@ -176,14 +180,54 @@ def _measured(optimizer: torch.optim.Optimizer, model: torch.nn.Module, foreach:
     if name == "adafactor":
         return Optimizer(name, foreach, 0.0, 1.0, 1.0, names)
     kind = type(optimizer)
+    ratios = _traceable(lambda p: kind(p, **options), kind.__name__)
+    return Optimizer(name, foreach, *ratios, names)
+
+
+def _of_maker(maker: Callable[..., Any], foreach: bool) -> Optimizer:
+    """An optimizer that a function makes, of all parameters that need a gradient."""
+    probe: Any = maker([torch.nn.Parameter(torch.empty(1, device="meta"))])
+    if not isinstance(probe, torch.optim.Optimizer):
+        raise InputError(
+            f"optimizer= made {type(probe).__name__}, not a torch.optim.Optimizer",
+            hint="pass a function that makes one of a list of parameters",
+        )
+    chosen = probe.param_groups[0].get("foreach")
+    foreach = foreach if chosen is None else bool(chosen)
+    name = type(probe).__name__.lower()
+    if name == "adafactor":
+        return Optimizer(name, foreach, 0.0, 1.0, 1.0)
+
+    def make(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = maker(parameters)
+        set_implementation(made, foreach)
+        return made
+
+    return Optimizer(name, foreach, *_traceable(make, type(probe).__name__))
+
+
+def set_implementation(optimizer: torch.optim.Optimizer, foreach: bool) -> None:
+    """Decides between foreach and single-tensor where the optimizer leaves it to the devices.
+
+    A fused step needs a kernel of the device; what it allocates is the foreach step's at most.
+    """
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            group["fused"] = False
+        if "foreach" in group and group["foreach"] is None:
+            group["foreach"] = foreach
+
+
+def _traceable(
+    make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], name: str
+) -> tuple[float, float, float]:
     try:
-        state, peak, kept = _ratios(lambda p: kind(p, **options))
+        return _ratios(make)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise InputError(
-            f"a step of {type(optimizer).__name__} cannot be traced: {error}",
+            f"a step of {name} cannot be traced: {error}",
             hint=f"plan with the nearest of {', '.join(NAMES)}",
         ) from None
-    return Optimizer(name, foreach, state, peak, kept, names)
 
 
 def _ratios(

@@ -9,24 +9,25 @@ from typing import Any, Literal
 import torch
 
 from baechi.cluster import Cluster
-from baechi.errors import InputError, OutOfMemoryError
+from baechi.errors import InputError
+from baechi.torch.asked import Asked
 from baechi.torch.capture import capture
+from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import describe
-from baechi.torch.layouts import parents_of
+from baechi.torch.layouts import parents_of, with_other_names
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units
 from baechi.torch.optimizers import Optimizer, read_optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
-from baechi.torch.proofs import proof_of_misfit
 from baechi.torch.search import search
+from baechi.torch.shortages import shortage
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing_levels import flatten_call, trace_at
-from baechi.units import format_bytes
 
 __all__ = ["Planned", "plan", "study"]
 
@@ -62,10 +63,11 @@ def plan(
         devices: text such as "2x24GiB,12GiB", a file, a `Cluster`, a mapping of device to size, or
             None for the accelerators of this machine (`baechi.torch.read_torch_devices`).
         mode: "training" counts gradients, optimizer and what backward needs; "inference" does not.
-        optimizer: a name of `baechi.torch.optimizers.NAMES` or a torch optimizer of this model; in
-            training "adamw" if it is left out, and the plan says so.
+        optimizer: a name of `baechi.torch.optimizers.NAMES`, a torch optimizer of this model, or a
+            function that makes one of a list of parameters; in training "adamw" if it is left out,
+            and the plan says so.
         loss: takes the model's output to a scalar; by default the output itself, its `.loss` or
-            its `["loss"]`.
+            its `["loss"]`. Labels that it brings along are copied to where the output is.
         objective: "fastest" step; "fewest-devices"; or "most-headroom", the smallest share of its
             limit on the fullest device.
         pin: module or parameter paths, or patterns of such ("encoder.*"), to device names.
@@ -98,11 +100,14 @@ def plan(
         autocast=autocast,
         costs=costs,
     )
-    if not confirm:
-        return _fitting(planned)
-    from baechi.torch.confirming import confirmed
 
-    return _fitting(confirmed(planned, model, args, kwargs or {}, loss))
+    def checked(one: Planned) -> Planned:
+        return confirmed(one, model, args, kwargs or {}) if confirm else one
+
+    planned = checked(planned)
+    if not planned.plan.is_within_limits:
+        raise shortage(planned, checked)
+    return planned.plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,10 +160,11 @@ def study(
         taken, captured, model, args, kwargs or {}, training=training, loss=loss, autocast=autocast
     )
     notes = (*notes, *more)
-    units = find_units(trace, parents_of(model))
+    units = with_other_names(find_units(trace, parents_of(model)), model)
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
     )
+    notes = (*notes, *_left_out(task))
     outcome, found = search(task)
     context = Context(
         cluster,
@@ -172,6 +178,7 @@ def study(
         prices,
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
+        Asked.of(model, loss, optimizer if training else None),
     )
     return Planned(
         draft(task, outcome, found, context), captured.program, task, outcome, found, context
@@ -197,6 +204,23 @@ def _optimizer(
     return read_optimizer(optimizer, model, foreach), notes
 
 
+def _left_out(task: Task) -> tuple[str, ...]:
+    """A note on parameters that get gradients and are not updated."""
+    if task.optimizer is None or task.optimizer.names is None:
+        return ()
+    storages = task.trace.storages
+    updated = {storage for storage, _, _ in task.parameters}
+    reached = {f.parameter for f in task.trace.functions if f.parameter >= 0}
+    names = [storages[at].name for at in sorted(reached - updated)]
+    if not names:
+        return ()
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"{shown}: gradients, but no updates by the optimizer; predicted for model.zero_grad(), "
+        "which drops them, and freezing them would save them",
+    )
+
+
 def _inputs_text(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
@@ -205,28 +229,3 @@ def _inputs_text(
         f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
         for path, t in zip(tree.paths, tensors, strict=True)
     )
-
-
-def _fitting(planned: Planned) -> ModelPlan:
-    """The plan, or an error that says what would fit."""
-    found = planned.plan
-    if found.is_within_limits:
-        return found
-    lacking = max(found.devices, key=lambda d: d.peak_bytes - d.cap_bytes)
-    peaks = ", ".join(f"{d.name} {format_bytes(d.peak_bytes)}" for d in found.devices)
-    alone = min(max(o.memory.peaks) for name, o in planned.found.items() if "only " in name)
-    missing = lacking.peak_bytes - lacking.cap_bytes
-    proof = proof_of_misfit(planned.task)
-    error = OutOfMemoryError(
-        lacking.peak_at,
-        lacking.name,
-        lacking.peak_bytes,
-        lacking.cap_bytes,
-        message=(f"proved infeasible: {proof}; " if proof else "no placement was found that fits: ")
-        + f"the best needs {peaks}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
-        f"{missing} bytes too few",
-        hint=f"give devices of those sizes, or one of {format_bytes(alone)}; a smaller batch or "
-        "checkpointing needs less",
-    )
-    error.proved_infeasible = proof is not None
-    raise error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +22,11 @@ from baechi.torch.module_apply import apply_modules
 from baechi.torch.parameters import move_weights, named_weights
 from baechi.torch.placed_graph import place_program
 from baechi.torch.pricing import roofline_ns
+from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import OpContext, SimulatedDevices, resolve, simulated, to_host
 from baechi.torch.tracing import trace_call
+from baechi.torch.trees import flatten
 from baechi.torch.twins import twin_of
 from baechi.torch.work import work_of
 from baechi.units import format_bytes, format_ns
@@ -79,7 +82,7 @@ def rehearse(
     steps: int = 1,
     dry: bool = False,
     loss: LossArgument = None,
-    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+    optimizer: OptimizerArgument = None,
     level: str | None = None,
 ) -> Rehearsal:
     """Runs a copy of a model as planned on simulated devices whose limits are enforced.
@@ -94,8 +97,9 @@ def rehearse(
         kwargs: keyword arguments of forward.
         steps: how many steps; state of an optimizer is there from the second on.
         dry: without numbers.
-        loss: as in `plan`.
-        optimizer: makes one of the parameters; by default the plan's, with PyTorch's defaults.
+        loss: as in `plan`, whose loss is the default as long as the plan knows it.
+        optimizer: one of the model, of whose options the copy's is made, or a function that makes
+            one of parameters; by default the plan's, with PyTorch's defaults.
         level: "op" or "module" instead of the plan's own.
 
     Raises:
@@ -108,12 +112,32 @@ def rehearse(
     if not dry and any(weight.is_meta for _, weight in named_weights(model)):
         raise InputError("the weights are on meta", hint="rehearse with dry=True")
     kwargs = kwargs or {}
+    if plan.asked is not None:
+        loss = plan.asked.loss if loss is None else loss
+        optimizer = plan.asked.optimizer if optimizer is None else optimizer
     stage = _Stage(plan, model, args, kwargs, loss, level)
     caps = [device.cap_bytes for device in plan.devices]
     prices = _Prices(plan.cluster)
-    with simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns) as devices:
+    simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
+    with _old_objects_spared(), simulation as devices:
         call = stage.set_up(_stand_in(model, dry))
-        return _run(stage, call, devices, steps, optimizer, dry)
+        updater = None
+        if stage.training:
+            updater = remake(plan.optimizer, optimizer, model, stage.model, dry=dry)
+        return _run(stage, call, devices, steps, updater, dry)
+
+
+@contextlib.contextmanager
+def _old_objects_spared() -> Iterator[None]:
+    """Collects garbage of the rehearsal alone: all objects of a program take half a second."""
+    if gc.get_freeze_count():  # the caller's own arrangement
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
@@ -148,7 +172,11 @@ class _Stage:
         self.autocast = getattr(torch, plan.autocast) if plan.autocast else None
         if level == "op":
             captured = capture(model, args, kwargs, training=self.training, autocast=self.autocast)
-            assert captured.program is not None
+            if captured.program is None:
+                raise InputError(
+                    "this call has no graph: " + "; ".join(captured.reasons),
+                    hint='rehearse with level="module"',
+                )
             self.program = captured.program
             trace = trace_call(
                 model,
@@ -167,7 +195,8 @@ class _Stage:
         if self.level == "module":
             modules = {p: self.targets[name] for p, name in self.plan.placement.items()}
             modules.setdefault("", self.targets[self.plan.cluster.names[0]])
-            apply_modules(model, modules)
+            if apply_modules(model, modules).runtime is None:  # one device, no hooks that copy
+                return lambda: self._call_on(model, next(iter(modules.values())))
             return lambda: model(*self.args, **self.kwargs)
         homes = {w: self.targets[d] for w, d in self.placement.home_of_weight.items()}
         placed = place_program(
@@ -177,6 +206,11 @@ class _Stage:
         )
         move_weights(model, _with_ties(model, homes))
         return lambda: placed(model, self.args, self.kwargs)
+
+    def _call_on(self, model: torch.nn.Module, device: torch.device) -> Any:
+        tensors, tree = flatten((tuple(self.args), dict(self.kwargs)))
+        args, kwargs = tree.rebuild([tensor.to(device) for tensor in tensors])
+        return model(*args, **kwargs)
 
 
 def _with_ties(
@@ -196,14 +230,10 @@ def _run(
     call: Callable[[], Any],
     devices: SimulatedDevices,
     steps: int,
-    optimizer: Callable[[Any], torch.optim.Optimizer] | None,
+    updater: torch.optim.Optimizer | None,
     dry: bool,
 ) -> Rehearsal:
     plan = stage.plan
-    updater = None
-    if stage.training:
-        parameters = [p for p in stage.model.parameters() if p.requires_grad]
-        updater = (optimizer or _default_optimizer(plan))(parameters)
     losses: list[float] = []
     before = 0
     devices.reset_peaks()
@@ -215,7 +245,7 @@ def _run(
             with torch.no_grad():
                 call()
             continue
-        updater.zero_grad(set_to_none=True)
+        stage.model.zero_grad(set_to_none=True)
         with devices.phase("forward"):
             output = call()
             scalar = loss_value(output, stage.loss)
@@ -238,13 +268,6 @@ def _run(
         dry=dry,
         level=stage.level,
     )
-
-
-def _default_optimizer(plan: ModelPlan) -> Callable[[Any], torch.optim.Optimizer]:
-    from baechi.torch.optimizers import make_optimizer
-
-    name, _, implementation = plan.optimizer.partition(" (")
-    return lambda parameters: make_optimizer(name, parameters, implementation == "foreach)")
 
 
 class _Prices:

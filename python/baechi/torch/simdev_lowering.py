@@ -66,9 +66,15 @@ def scaled_dot_product_attention(
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
             attn_mask.logical_not(), float("-inf")
         )
-    return aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
+    is_single = query.dim() == 3  # without a batch: torch adds one
+    if is_single:
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unsqueeze(0)
+    out: torch.Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
+    return out.squeeze(0) if is_single else out
 
 
 def mish_backward(grad_output: SimTensor, self: SimTensor) -> torch.Tensor:

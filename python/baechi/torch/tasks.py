@@ -18,7 +18,7 @@ from baechi.torch.optimizers import Optimizer
 from baechi.torch.pricing import CANNOT_RUN, Price, price, roofline_ns
 from baechi.torch.trace import Trace
 
-__all__ = ["Objective", "Task", "make_task"]
+__all__ = ["Objective", "Task", "caps_of", "make_task"]
 
 Objective = Literal["fastest", "fewest-devices", "most-headroom"]
 
@@ -28,7 +28,8 @@ class Task:
     """What is searched for.
 
     Attributes:
-        caps: bytes that each device may hold.
+        caps: bytes that the search may use on each device; lower than `caps_of` where a rehearsal
+            took more than predicted.
         pinned: device index of each unit that may not be chosen, -1 for the others.
         parameters: storage, bytes and shape of each parameter with a gradient, in model order.
         accumulate_in_place: see `ledger.replay`.
@@ -107,15 +108,12 @@ def make_task(
     )
     sources = [tables[kinds[0]][work].source for step in trace.steps for work in step.works]
     counted: dict[str, int] = {name: sources.count(name) for name in sorted(set(sources))}
-    caps = tuple(
-        int(m - r) for m, r in zip(cluster.memory_bytes, cluster.reserve_bytes, strict=True)
-    )
     task = Task(
         trace,
         units,
         operators,
         cluster,
-        caps,
+        caps_of(cluster),
         pinned,
         objective,
         optimizer,
@@ -125,6 +123,12 @@ def make_task(
         flat=flatten_task(trace, units, operators, cluster, optimizer, parameters),
     )
     return task, counted
+
+
+def caps_of(cluster: Cluster) -> tuple[int, ...]:
+    """Bytes that each device may hold: its memory without its reserve."""
+    pairs = zip(cluster.memory_bytes, cluster.reserve_bytes, strict=True)
+    return tuple(int(memory - reserve) for memory, reserve in pairs)
 
 
 def _trained(

@@ -146,6 +146,7 @@ def trace_program(
             tensor, kind = inputs[given.index], "input"
         elif given.kind == "constant":
             tensor, kind = given.value, "constant"
+            tensor = _on_meta(tensor, False) if isinstance(tensor, torch.Tensor) else tensor
         else:
             tensor, kind = weights[given.name], given.kind
         roots.append(tensor)
