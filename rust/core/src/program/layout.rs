@@ -14,7 +14,7 @@ const UNKNOWN: DeviceId = NONE - 1;
 /// What may be placed on its own: a module, or several that must share a device.
 #[derive(Debug, Clone)]
 pub struct Units {
-    pub(crate) num_units: usize,
+    pub(crate) count: usize,
     /// Unit of each step, [`NONE`] for glue.
     of_step: Vec<u32>,
     /// Unit of each weight by storage, else [`NONE`].
@@ -43,7 +43,7 @@ impl Units {
             return Err(Error::Value { what: "unit of storage", index, value });
         }
         Ok(Self {
-            num_units,
+            count: num_units,
             of_step: column("unit of step", of_step, num_steps, num_units)?,
             of_storage,
             tied_to: column("tied glue", tied_to, num_steps, num_steps)?,
@@ -53,7 +53,7 @@ impl Units {
     /// Number of units.
     #[must_use]
     pub fn num_units(&self) -> usize {
-        self.num_units
+        self.count
     }
 }
 
@@ -244,7 +244,7 @@ fn check(
     exceptions: &[(u32, u32)],
     num_devices: usize,
 ) -> Result<()> {
-    let (expected, found) = (units.num_units, device_of_unit.len());
+    let (expected, found) = (units.count, device_of_unit.len());
     if found != expected {
         return Err(Error::Shape { what: "device of unit", expected, found });
     }

@@ -100,7 +100,7 @@ pub(super) fn regions(
             }
             *region = number;
         }
-        let (mut num_functions, mut again, mut stops) = (0, range.start..range.start, false);
+        let (mut num_functions, mut again, mut is_before) = (0, range.start..range.start, false);
         for (place, at) in range.clone().zip(steps) {
             let step = &program.steps[*at as usize];
             for read in step.reads.clone() {
@@ -123,10 +123,10 @@ pub(super) fn regions(
                 again.end = place + 1;
                 let born = &program.born[step.born.clone()];
                 let saved = &program.saved[step.saved.clone()];
-                stops = !saved.iter().any(|one| born.contains(&one.storage));
+                is_before = !saved.iter().any(|one| born.contains(&one.storage));
             }
         }
-        program.regions.push(Region { steps: range, again, stops, num_functions });
+        program.regions.push(Region { steps: range, again, stops: is_before, num_functions });
     }
     Ok(())
 }
