@@ -1,9 +1,10 @@
-"""Modules as units of placement: which steps and weights belong together, and where glue runs.
+"""Modules as units of placement: which steps and weights belong together.
 
 A unit is a module with its own weights and the ops that it calls itself. An op that a module with
 children calls, and that reads none of the module's own weights, is glue: it belongs to no unit and
-runs where most bytes of its operands are. That rule is the same for the placed graph (here, ahead
-of time) and for placed modules (`glue`, while they run), so both make the same copies.
+runs where most bytes of its operands are, copies made before included. That rule is the same for
+the placed graph (ahead of time) and for placed modules (`glue`, while they run), so both make
+about the same copies.
 """
 
 from __future__ import annotations
@@ -11,13 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from baechi.torch.memory import HOST
 from baechi.torch.trace import Trace
 
-__all__ = ["UNKNOWN", "Layout", "Units", "find_units", "lay_out"]
-
-UNKNOWN = -2
-"""No device yet."""
+__all__ = ["Layout", "Units", "find_units"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,18 +87,21 @@ def find_units(trace: Trace, parents: frozenset[str]) -> Units:
     paths: dict[str, int] = {}
     at_step: list[int] = []
     foreign: list[tuple[str, str]] = []
+    owners = {path for names in owned.values() for path in names}
     for step in trace.steps:
-        read = [owned[s] for v in step.reads if (s := trace.values[v].storage) in owned]
-        glue = step.path in parents and not any(step.path in names for names in read)
-        if glue and len(read) > 0:  # a weight of a child that the parent uses itself
-            step_path = read[0][0]
+        read = [v for v in step.reads if trace.values[v].storage in owned]
+        own = any(step.path in owned[trace.values[v].storage] for v in read)
+        # A view of another module's weight is a value like any other.
+        direct = [owned[trace.values[v].storage] for v in read if trace.values[v].step < 0]
+        if own or step.path not in parents:
+            at_step.append(paths.setdefault(step.path, len(paths)))
+            foreign.extend((step.path, names[0]) for names in direct if step.path not in names)
+        elif direct:  # a weight of a child that the parent uses itself, as attention does
+            at_step.append(paths.setdefault(direct[0][0], len(paths)))
+            if step.path in owners:
+                foreign.append((step.path, direct[0][0]))
         else:
-            step_path = step.path
-            foreign.extend((step.path, names[0]) for names in read if step.path not in names)
-        if glue and not read:
             at_step.append(-1)
-        else:
-            at_step.append(paths.setdefault(step_path, len(paths)))
     for names in owned.values():
         paths.setdefault(names[0], len(paths))
     union = _Union(len(paths))
@@ -153,82 +153,3 @@ def _number(
         of_storage,
         dict(tied),
     )
-
-
-def lay_out(
-    trace: Trace,
-    units: Units,
-    device_of_unit: Sequence[int],
-    exceptions: Mapping[int, int] | None = None,
-) -> Layout:
-    """Where every step and weight goes when the units are placed.
-
-    Args:
-        trace: one step of the model.
-        units: its units.
-        device_of_unit: device index of each unit.
-        exceptions: device index of single steps that go elsewhere than the rules say.
-    """
-    exceptions = exceptions or {}
-    devices = [UNKNOWN] * len(trace.steps)
-    homes = {storage: device_of_unit[unit] for storage, unit in units.of_storage.items()}
-    values = trace.values
-
-    def home(value: int) -> int:
-        one = values[value]
-        return devices[one.step] if one.step >= 0 else homes.get(one.storage, HOST)
-
-    for at, unit in enumerate(units.of_step):
-        if at in exceptions:
-            devices[at] = exceptions[at]
-        elif unit >= 0:
-            devices[at] = device_of_unit[unit]
-    for at, step in enumerate(trace.steps):
-        if devices[at] == UNKNOWN:
-            anchor = units.tied_glue.get(at, -1)
-            if anchor >= 0 and devices[anchor] >= 0:
-                devices[at] = devices[anchor]
-            else:
-                devices[at] = _majority([(home(v), values[v].nbytes) for v in step.reads])
-    _adopt_from_readers(trace, devices)
-    _place_constants(trace, devices, homes)
-    return Layout(tuple(devices), homes)
-
-
-def _majority(operands: Sequence[tuple[int, int]]) -> int:
-    """The device that holds most bytes; the first operand's of those that hold as many."""
-    held: dict[int, int] = {}
-    for device, nbytes in operands:
-        if device >= 0:
-            held[device] = held.get(device, 0) + nbytes
-    return max(held, key=held.__getitem__) if held else UNKNOWN
-
-
-def _adopt_from_readers(trace: Trace, devices: list[int]) -> None:
-    """Ops that read nothing from a device go to their first reader's, else to the next op's."""
-    readers: dict[int, int] = {}
-    for at, step in enumerate(trace.steps):
-        for value in step.reads:
-            readers.setdefault(value, at)
-    for at in range(len(devices) - 1, -1, -1):
-        if devices[at] == UNKNOWN:
-            following = at + 1 if at + 1 < len(devices) else -1
-            first = min(
-                (readers[v] for v in trace.steps[at].makes if v in readers), default=following
-            )
-            devices[at] = devices[first] if first >= 0 else UNKNOWN
-    known = next((device for device in reversed(devices) if device >= 0), 0)
-    for at in range(len(devices) - 1, -1, -1):
-        known = devices[at] = devices[at] if devices[at] >= 0 else known
-
-
-def _place_constants(trace: Trace, devices: Sequence[int], homes: dict[int, int]) -> None:
-    """Weights that no module owns (constants) are kept by their first reader."""
-    for at, step in enumerate(trace.steps):
-        for value in step.reads:
-            storage = trace.values[value].storage
-            if trace.storages[storage].kind == "constant":
-                homes.setdefault(storage, devices[at])
-    for number, one in enumerate(trace.storages):
-        if one.kind not in ("made", "input"):
-            homes.setdefault(number, 0)
