@@ -78,4 +78,5 @@ def test_a_step_module_by_module_gives_the_numbers_of_the_plain_model(trouble: T
     def apply(model: nn.Module) -> None:
         apply_placement(model, ModulePlacement(at_random(model, 3, seed=7)), level="module")
 
-    assert agrees(trouble, [2**30] * 3, apply) == "module"
+    is_one_module = trouble.name == "quantized-buffers"
+    assert agrees(trouble, [2**30] * 3, apply) == ("none" if is_one_module else "module")

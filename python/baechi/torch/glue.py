@@ -72,12 +72,13 @@ class GlueMode(TorchFunctionMode):
                 device = common_device(kwargs.values(), device)
             if device is not Mixed.MIXED:
                 return func(*args, **kwargs)
-            return self._run_aligned(func, args, kwargs)
-        return func(*args) if device is not Mixed.MIXED else self._run_aligned(func, args, {})
+            return self.run_aligned(func, args, kwargs)
+        return func(*args) if device is not Mixed.MIXED else self.run_aligned(func, args, {})
 
-    def _run_aligned(
+    def run_aligned(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        """Runs a call after its operands were moved to one device."""
         name = getattr(func, "__name__", "")
         if name in _LEFT_ALONE:
             return func(*args, **kwargs)

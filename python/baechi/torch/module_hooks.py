@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map_only
 
 from baechi.torch.checkpointing import follow_checkpoints
+from baechi.torch.custom_functions import follow_custom_functions
 from baechi.torch.frames import Frame, refuse_stale
 from baechi.torch.module_homes import device_at
 from baechi.torch.operands import Moves, rebuilt, tensors_in
@@ -210,6 +211,7 @@ def add_hooks(
     if len(devices) == 1:
         return runtime
     follow_checkpoints()
+    follow_custom_functions()
     for module, places in homes.items():
         if module is model and not with_root:
             continue

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 __all__ = ["AUTOCAST_MARK", "autocasting"]
 
-_KIND, _KEY = "ipu", DispatchKey.AutocastIPU
+_KIND, _KEY = "ipu", DispatchKey.AutocastIPU  # type: ignore[attr-defined]
 AUTOCAST_MARK = DispatchKeySet(_KEY)
 """Key set that a simulated tensor carries besides those of its device."""
 
@@ -56,15 +56,15 @@ def autocasting() -> Iterator[None]:
 @functools.cache
 def _kernels() -> tuple[torch.library.Library, ...]:
     """One kernel for each op that has one for the CPU; they live as long as the process."""
-    others = torch.library.Library("_", "IMPL", _KEY.name)
-    others.fallback(torch.library.fallthrough_kernel)
-    casting = torch.library.Library("aten", "IMPL", _KEY.name)
+    others = torch.library.Library("_", "IMPL", _KEY.name)  # type: ignore[no-untyped-call]
+    others.fallback(torch.library.fallthrough_kernel)  # type: ignore[no-untyped-call]
+    casting = torch.library.Library("aten", "IMPL", _KEY.name)  # type: ignore[no-untyped-call]
     for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU"):
         namespace, _, name = name.partition("::")
         if namespace == "aten":
             packet, _, overload = name.partition(".")
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            casting.impl(name, _kernel(op), with_keyset=True)
+            casting.impl(name, _kernel(op), with_keyset=True)  # type: ignore[no-untyped-call]
     return others, casting
 
 

@@ -1,0 +1,117 @@
+"""Applied models make the copies that the plan counted, and as many for every token."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_public_models as public
+from baechi.torch.applying import status
+from baechi.torch.model_plan import ModelPlan
+from baechi.torch.planning import plan
+from baechi.torch.simdev import SimulatedDevices, simulated, to_host
+from torch_applied import WIDTH, applied, batch
+from torch_models import BY_NAME, ModelCase
+
+SHARES = {"cuda:0": 0.5, "cuda:1": 0.4, "cuda:2": 0.45}  # of what one device would need
+RENAMED = {name: f"simdev:{index}" for index, name in enumerate(SHARES)}
+
+
+def cut(case: ModelCase) -> ModelPlan:
+    sample = case.build()
+    given = sample.model, sample.args, sample.kwargs
+    (alone,) = plan(*given, devices="1GiB", optimizer="sgd", confirm=False).devices
+    sizes = {name: round(alone.peak_bytes * share) for name, share in SHARES.items()}
+    return plan(*given, devices=sizes, optimizer="sgd", confirm=False)
+
+
+def copies(made: ModelPlan, case: ModelCase, level: str) -> tuple[int, int]:
+    """Number and bytes of the copies between devices in the second step."""
+    with simulated(3) as devices:
+        sample = case.build()
+        made.apply(sample.model, devices=RENAMED, level=level)
+        for _ in range(2):
+            devices.clear_transfers()
+            sample.loss().backward()
+        between = [one for one in devices.transfers if min(one.source, one.destination) >= 0]
+        return len(between), sum(one.nbytes for one in between)
+
+
+@pytest.mark.parametrize("name", ["resnet", "unet", "transformer", "gpt2", "t5"])
+def test_a_step_copies_what_the_plan_counted(name: str) -> None:
+    case = BY_NAME[name]
+    made = cut(case)
+    assert made.copies > 0
+    assert copies(made, case, "op") == (made.copies, made.copied_bytes)
+    assert copies(made, case, "module")[0] <= 1.1 * made.copies
+
+
+def grown(devices: SimulatedDevices, model: nn.Module, num_tokens: int) -> tuple[Tensor, list[int]]:
+    """The tokens, and the number of copies between one forward and the next."""
+    marks: list[int] = []
+    model.register_forward_hook(lambda *_: marks.append(len(devices.transfers)))
+    given = torch.tensor([[5, 6, 7]])
+    found = model.generate(given, max_new_tokens=num_tokens, do_sample=False, use_cache=True)
+    return to_host(found), [after - before for before, after in pairwise(marks[1:])]
+
+
+PLACES = {
+    "gpt2": {"": 0, "transformer.h.1.attn": 1, "transformer.h.1.mlp": 2, "lm_head": 2},
+    "llama": {"": 0, "model.layers.1.self_attn": 1, "model.layers.1.mlp": 2, "lm_head": 2},
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_growing_cache_costs_the_same_copies_for_every_token(name: str) -> None:
+    make = {"gpt2": public.gpt2, "llama": public.llama}[name]
+    with simulated(3) as devices, torch.no_grad():
+        torch.manual_seed(0)
+        plain = make()[0].eval()
+        torch.manual_seed(0)
+        model = make()[0].eval()
+        places = dict(PLACES[name])
+        if name == "gpt2":  # tied to the embedding
+            del places["lm_head"]
+        applied(model, places)
+        expected, _ = grown(devices, plain, 9)
+        found, counts = grown(devices, model, 9)
+        assert torch.equal(found, expected)
+        assert len(set(counts)) == 1
+        assert counts[0] > 0
+
+
+class _Blend(torch.autograd.Function):
+    """Takes operands of two places; its backward is not that of what its forward computes."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return 3 * gradient * y, 5 * gradient * x
+
+
+class Blended(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.a, self.b, self.c = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(_Blend.apply(self.a(x), self.b(x)))
+
+
+def test_a_custom_function_takes_operands_of_two_devices() -> None:
+    with simulated(3):
+        model, twin = Blended(), Blended()
+        applied(model, {"": 0, "b": 1, "c": 2})
+        for each in (model, twin):
+            to_host(each(batch())).square().sum().backward()
+        for found, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(to_host(found.grad), expected.grad)
+        assert status(model).level == "module"
+        assert any("Blend" in reason for reason in status(model).reasons)
