@@ -128,11 +128,13 @@ def _balance(task: Task, costs: UnitCosts, trials: Trials, order: Sequence[int])
 def _place(task: Task, trials: Trials) -> None:
     """Asks the core's placers, under the limits and, until one fits, under wider or closer ones.
 
-    The graph's memory differs a little from the ledger's, which decides in the end.
+    The graph's memory differs a little from the ledger's, which decides in the end. What runs out
+    of memory is not repaired here: the local search does that with the ledger's numbers.
     """
+    graph = task.operators.graph
     for algorithm in _PLACERS:
         options = {"favorites": "greedy"} if algorithm == "m-sct" else {}
-        for percent in (100, 90, 110, 80, 125):
+        for percent in (100, 90, 110, 80, 125, 150):
             reserve = {device.name: device.reserve_bytes for device in task.cluster.devices}
             memory = {
                 name: reserve[name] + cap * percent // 100
@@ -140,7 +142,7 @@ def _place(task: Task, trials: Trials) -> None:
             }
             cluster = task.cluster.with_memory(memory)
             try:
-                plan = place(task.operators.graph, cluster, algorithm, **options)  # type: ignore[arg-type]
+                plan = place(graph, cluster, algorithm, repair=False, **options)  # type: ignore[arg-type]
             except (PlacementError, OutOfMemoryError):
                 continue
             at = plan.device.tolist()
