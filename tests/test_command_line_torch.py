@@ -96,6 +96,12 @@ def test_a_factory_may_return_less_than_everything(factory: str, capsys: Capture
     assert valid(plan(capsys, factory, *words), "plan")["fits"] is True
 
 
+def test_a_model_can_be_planned_for_its_own_code(capsys: Capture) -> None:
+    words = ("-d", "1GiB", "--level", "module", "--no-confirm", "--json")
+    found = valid(plan(capsys, "as_dict", *words), "plan")
+    assert (found["level"], found["reasons"]) == ("module", ["module level was asked for"])
+
+
 def test_an_optimizer_comes_from_the_factory_or_from_the_option(capsys: Capture) -> None:
     words = ("-d", "1GiB", "--no-confirm", "--json")
     by_factory = plan(capsys, "with_optimizer", *words).document

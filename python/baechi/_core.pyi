@@ -8,6 +8,8 @@ __all__ = [
     "ALGORITHMS",
     "FlatCluster",
     "FlatGraph",
+    "FlatTrace",
+    "FlatUnits",
     "Relaxation",
     "Schedule",
     "__version__",
@@ -15,6 +17,7 @@ __all__ = [
     "coplace",
     "fuse",
     "greedy_favorites",
+    "judge_placements",
     "lower_bounds",
     "memory_curves",
     "pairs",
@@ -68,6 +71,37 @@ class FlatCluster:
         recv_channel: _Int32s,
         allowed: _Bytes,
     ) -> FlatCluster: ...
+
+@final
+class FlatTrace:
+    def __new__(cls, columns: dict[str, _Int64s]) -> FlatTrace: ...
+    def replay(
+        self,
+        device_of_step: _Int32s,
+        home_of_storage: _Int32s,
+        num_devices: int,
+        updates: _Int64s,
+        together: bool,
+        in_place: bool,
+    ) -> tuple[_Int64s, _Int64s, _Int64s, _Int64s, _Int32s, _Int64s]: ...
+
+@final
+class FlatUnits:
+    def __new__(
+        cls,
+        trace: FlatTrace,
+        num_units: int,
+        of_step: _Int64s,
+        of_storage: _Int64s,
+        tied_to: _Int64s,
+    ) -> FlatUnits: ...
+    def lay_out(
+        self,
+        trace: FlatTrace,
+        device_of_unit: _Int32s,
+        exceptions: _Int32s,
+        num_devices: int,
+    ) -> tuple[_Int32s, _Int32s]: ...
 
 @final
 class Schedule:
@@ -205,3 +239,15 @@ def coplace(graph: FlatGraph, labels: _Int32s, most_bytes: int) -> _Int32s: ...
 def fuse(
     graph: FlatGraph, labels: _Int32s, retention: str
 ) -> tuple[_Int32s, _Int32s, _Int32s, list[npt.NDArray[Any]]]: ...
+def judge_placements(
+    trace: FlatTrace,
+    units: FlatUnits,
+    graph: FlatGraph,
+    cluster: FlatCluster,
+    ops: _Int32s,
+    updates: _Int64s,
+    together: bool,
+    in_place: bool,
+    device_of_unit: _Int32s,
+    exceptions: _Int32s,
+) -> tuple[_Int64s, _Int64s, _Int32s]: ...

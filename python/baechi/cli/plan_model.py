@@ -28,7 +28,7 @@ _OF_GRAPHS = {
     "group": False,
     "smallest_limit": False,
 }
-_OF_MODELS = ("mode", "optimizer", "objective", "pin", "granularity", "autocast", "costs")
+_OF_MODELS = ("mode", "optimizer", "objective", "pin", "granularity", "level", "autocast", "costs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--granularity",
         choices=("module", "op"),
         help="op: ops without weights are placed one by one",
+    )
+    group.add_argument(
+        "--level",
+        choices=("auto", "op", "module"),
+        help="module: plan for the model's own code, not for a graph of it",
     )
     group.add_argument(
         "--autocast", choices=("bfloat16", "float16"), help="as under torch.autocast"
@@ -129,7 +134,7 @@ def _options(arguments: argparse.Namespace, subject: models.Subject) -> dict[str
         "pin": dict(map(_pin, arguments.pin or ())),
         "confirm": not arguments.no_confirm,
     }
-    for name in ("mode", "objective", "granularity"):
+    for name in ("mode", "objective", "granularity", "level"):
         if getattr(arguments, name) is not None:
             options[name] = getattr(arguments, name)
     if arguments.autocast is not None:

@@ -14,7 +14,7 @@ from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
 from baechi.torch.module_map import compress
 from baechi.torch.operator_plan import operator_plan
 from baechi.torch.optimizers import Optimizer
-from baechi.torch.outcomes import Outcome
+from baechi.torch.outcomes import NEVER_NS, Outcome
 from baechi.torch.tasks import Task, caps_of
 
 __all__ = ["Context", "draft"]
@@ -102,7 +102,8 @@ def _beside(task: Task, found: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """One device (the best), an even split and a split by weights alone."""
     singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
     rows = {"one device": min(singles, key=lambda outcome: outcome.rank(task))}
-    return rows | {n: found[n] for n in ("even split", "weights-only split") if n in found}
+    rows |= {n: found[n] for n in ("even split", "weights-only split") if n in found}
+    return {name: outcome for name, outcome in rows.items() if outcome.step_ns < NEVER_NS}
 
 
 def _compared(task: Task, beside: Mapping[str, Outcome]) -> tuple[Compared, ...]:

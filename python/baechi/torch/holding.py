@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from baechi.torch.flat_trace import flatten
 from baechi.torch.ledger import replay
+from baechi.torch.modules import Layout
 from baechi.torch.trace import Trace
 
 __all__ = ["hold"]
@@ -17,7 +19,7 @@ def hold(trace: Trace, deaths: Mapping[int, tuple[str, int]]) -> None:
     there at the end of the step is not held: the caller's outputs, gradients.
     """
     homes = {i: 0 for i, s in enumerate(trace.storages) if s.kind not in ("made", "input")}
-    alone = replay(trace, [0] * len(trace.steps), homes, 1)
+    alone = replay(trace, flatten(trace), Layout((0,) * len(trace.steps), homes), 1)
     ranks: dict[tuple[str, int], int] = {("step", i): i for i in range(len(trace.steps))}
     ranks["end", 0] = len(ranks)
     for function in alone.order:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from baechi.torch.flat_trace import flatten, flatten_units, lay_out
 from baechi.torch.model_plan import ModelPlan
-from baechi.torch.modules import Layout, Units, find_units, lay_out
+from baechi.torch.modules import Layout, Units, find_units
 from baechi.torch.program import Program
 from baechi.torch.trace import Trace
 
@@ -55,7 +56,9 @@ def layout_of(plan: ModelPlan, trace: Trace, units: Units) -> Layout:
     device_of_unit = [index[plan.device_of(name)] for name in units.names]
     steps = {step.key: at for at, step in enumerate(trace.steps)}
     exceptions = {steps[key]: index[name] for key, name in plan.ops.items() if key in steps}
-    return lay_out(trace, units, device_of_unit, exceptions)
+    flat = flatten(trace)
+    num_devices = len(plan.cluster.names)
+    return lay_out(flat, flatten_units(trace, flat, units), device_of_unit, num_devices, exceptions)
 
 
 def place_names(

@@ -70,6 +70,14 @@ class Optimizer:
             return _adafactor_state(nbytes, shape)
         return round(self.state_ratio * nbytes)
 
+    def update_bytes(self, nbytes: int, shape: Sequence[int]) -> tuple[int, int]:
+        """What updating a parameter allocates, and what of that stays until the next is updated."""
+        if self.name == "adafactor":
+            peak = 2 * nbytes if len(shape) < 2 else nbytes + _adafactor_state(nbytes, shape)
+        else:
+            peak = round(self.peak_ratio * nbytes)
+        return peak, round(self.kept_ratio * nbytes)
+
     def scratch_bytes(
         self, parameters: Sequence[tuple[int, int, Sequence[int]]], num_devices: int
     ) -> list[int]:
@@ -82,20 +90,16 @@ class Optimizer:
             parameters: device, bytes and shape of each, in the order of ``model.parameters()``.
             num_devices: how many devices there are.
         """
-        most = [0.0] * num_devices
-        if self.foreach:
-            for device, nbytes, _ in parameters:
-                most[device] += self.peak_ratio * nbytes
-            return [round(nbytes) for nbytes in most]
+        most = [0] * num_devices
         last, before = -1, 0
         for device, nbytes, shape in parameters:
-            peak = self.peak_ratio * nbytes
-            if self.name == "adafactor":
-                peak = 2 * nbytes if len(shape) < 2 else nbytes + _adafactor_state(nbytes, shape)
-            kept = self.kept_ratio * before if device == last else 0.0
-            most[device] = max(most[device], kept + peak)
-            last, before = device, nbytes
-        return [round(nbytes) for nbytes in most]
+            peak, kept = self.update_bytes(nbytes, shape)
+            if self.foreach:
+                most[device] += peak
+            else:
+                most[device] = max(most[device], peak + (before if device == last else 0))
+            last, before = device, kept
+        return most
 
     def work(self, nbytes: int, dtype: str) -> Work:
         """What updating a parameter computes: it is bound by the bytes that it moves."""

@@ -1,6 +1,6 @@
 """The device of every op of a program, from devices of modules: the rule of plans, ahead of time.
 
-It is what `modules.lay_out` does with a trace, without one, so that applying needs none.
+It is what `flat_trace.lay_out` does with a trace, without one, so that applying needs none.
 
 An op of a module without children, and one that reads a weight of its own module, runs on the
 module's device. An op of a module with children that reads another's weight runs where that is.

@@ -17,7 +17,7 @@ class PlannedDevice:
         cap_bytes: memory minus reserve.
         peak_bytes: the most that is allocated at once.
         peak_at: the op or autograd function that reaches it.
-        by_class: bytes at the peak, by class of `baechi.torch.ledger.CLASSES`.
+        by_class: bytes at the peak, by class of `baechi.torch.memory.CLASSES`.
         busy_ns: how long it computes.
         num_ops: forward ops on it.
     """

@@ -2,59 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from baechi.torch.tasks import Task
 
-__all__ = [
-    "device_orders",
-    "even_split",
-    "filled",
-    "split",
-    "unit_costs",
-    "unit_order",
-    "weights_only",
-]
+__all__ = ["UnitCosts", "device_orders", "filled", "measure_units", "split"]
+
+_MOST_ORDERS = 24
 
 
-def device_orders(task: Task) -> Iterator[tuple[str, list[int]]]:
-    """Orders in which devices are filled: as given, the fastest first, the largest first."""
-    given = list(range(task.num_devices))
-    graph = task.operators.graph
-    rows = [graph.device_kinds.index(kind) for kind in task.cluster.kinds]
-    pace = [
-        float(np.maximum(graph.compute_ns[row], 0).sum()) / speed
-        for row, speed in zip(rows, task.cluster.speed.tolist(), strict=True)
-    ]
-    seen: list[list[int]] = []
-    fastest = sorted(given, key=lambda d: (pace[d], d))
-    largest = sorted(given, key=lambda d: (-task.caps[d], d))
-    named = (("as given", given), ("fastest first", fastest), ("largest first", largest))
-    for name, order in named:
-        if order not in seen:
-            seen.append(order)
-            yield name, order
+@dataclasses.dataclass(frozen=True)
+class UnitCosts:
+    """The units of a task one by one.
+
+    Attributes:
+        order: units in the order in which the model first runs them; unused ones where they are
+            named.
+        weights: bytes of the weights of each unit.
+        memory: the same with gradients, optimizer state and what autograd saves.
+        time_ns: forward and backward, on the first device's kind.
+    """
+
+    order: tuple[int, ...]
+    weights: tuple[int, ...]
+    memory: tuple[int, ...]
+    time_ns: tuple[int, ...]
 
 
-def unit_order(task: Task) -> list[int]:
-    """Units in the order in which the model first runs them; unused ones where they are named."""
-    first: dict[int, int] = {}
-    for at, unit in enumerate(task.units.of_step):
-        if unit >= 0:
-            first.setdefault(unit, at)
-    last = 0
-    ranks = []
-    for unit in range(len(task.units.names)):
-        last = first.get(unit, last)
-        ranks.append((last, unit))
-    return [unit for _, unit in sorted(ranks)]
-
-
-def unit_costs(task: Task) -> tuple[list[int], list[int], list[int]]:
-    """Weights, all memory, and time on the first device's kind, of each unit."""
+def measure_units(task: Task) -> UnitCosts:
+    """What each unit costs, as far as that can be said without a placement."""
     trace, units = task.trace, task.units
     weights = [0] * len(units.names)
     memory = [0] * len(units.names)
@@ -67,7 +47,7 @@ def unit_costs(task: Task) -> tuple[list[int], list[int], list[int]]:
         memory[unit] += nbytes
         if storage in trained:
             memory[unit] += int(nbytes * (1 + ratio))
-    compute = task.operators.graph.compute_ns[0]
+    compute = task.operators.graph.compute_ns[0].tolist()
     last, kept = 0, set[int]()
     for at, unit in enumerate(units.of_step):
         last = unit if unit >= 0 else last
@@ -75,10 +55,45 @@ def unit_costs(task: Task) -> tuple[list[int], list[int], list[int]]:
             if trace.storages[saved.storage].kind == "made" and saved.storage not in kept:
                 kept.add(saved.storage)
                 memory[last] += trace.storages[saved.storage].nbytes
-        time[last] += int(compute[task.operators.of_step[at]])
+        time[last] += compute[task.operators.of_step[at]]
         backward = task.operators.backward_of_step[at]
-        time[last] += int(compute[backward]) if backward >= 0 else 0
-    return weights, memory, time
+        time[last] += compute[backward] if backward >= 0 else 0
+    return UnitCosts(_order(task), tuple(weights), tuple(memory), tuple(time))
+
+
+def _order(task: Task) -> tuple[int, ...]:
+    first: dict[int, int] = {}
+    for at, unit in enumerate(task.units.of_step):
+        if unit >= 0:
+            first.setdefault(unit, at)
+    last = 0
+    ranks = []
+    for unit in range(len(task.units.names)):
+        last = first.get(unit, last)
+        ranks.append((last, unit))
+    return tuple(unit for _, unit in sorted(ranks))
+
+
+def device_orders(task: Task) -> list[tuple[int, ...]]:
+    """Orders in which devices are filled: as given, the fastest first, the largest first, others.
+
+    Of orders in which only like devices are exchanged, one counts.
+    """
+    cluster, graph = task.cluster, task.operators.graph
+    given = tuple(range(task.num_devices))
+    rows = [graph.device_kinds.index(kind) for kind in cluster.kinds]
+    pace = [
+        float(np.maximum(graph.compute_ns[row], 0).sum()) / speed
+        for row, speed in zip(rows, cluster.speed.tolist(), strict=True)
+    ]
+    like = [(task.caps[d], pace[d]) for d in given]
+    fastest = tuple(sorted(given, key=lambda d: (pace[d], d)))
+    largest = tuple(sorted(given, key=lambda d: (-task.caps[d], d)))
+    rest = itertools.islice(itertools.permutations(given), 8 * _MOST_ORDERS)
+    found: dict[tuple[tuple[int, float], ...], tuple[int, ...]] = {}
+    for order in (given, fastest, largest, given[::-1], *rest):
+        found.setdefault(tuple(like[d] for d in order), order)
+    return list(found.values())[:_MOST_ORDERS]
 
 
 def split(order: Sequence[int], costs: Sequence[int], shares: Sequence[float]) -> list[int]:
@@ -94,29 +109,14 @@ def split(order: Sequence[int], costs: Sequence[int], shares: Sequence[float]) -
     return devices
 
 
-def even_split(task: Task) -> list[int]:
-    """As many equal parts of the time as there are devices, in the model's order."""
-    _, _, time = unit_costs(task)
-    share = 1 / task.num_devices
-    return split(unit_order(task), time, [share] * task.num_devices)
-
-
-def weights_only(task: Task) -> list[int]:
-    """Parts of the weights in proportion to the devices' memory, as ``device_map`` tools do."""
-    weights, _, _ = unit_costs(task)
-    total = max(1, sum(task.caps))
-    return split(unit_order(task), weights, [cap / total for cap in task.caps])
-
-
-def filled(task: Task, order: Sequence[int], percent: int) -> list[int]:
+def filled(costs: UnitCosts, caps: Sequence[int], order: Sequence[int], percent: int) -> list[int]:
     """Devices one after the other, each up to a part of its limit, the last takes the rest."""
-    _, memory, _ = unit_costs(task)
-    devices, used, at = [0] * len(memory), 0, 0
-    for unit in unit_order(task):
-        cap = task.caps[order[at]] * percent // 100
-        while at < len(order) - 1 and used + memory[unit] > cap:
+    devices, used, at = [0] * len(costs.memory), 0, 0
+    for unit in costs.order:
+        cap = caps[order[at]] * percent // 100
+        while at < len(order) - 1 and used + costs.memory[unit] > cap:
             at, used = at + 1, 0
-            cap = task.caps[order[at]] * percent // 100
+            cap = caps[order[at]] * percent // 100
         devices[unit] = order[at]
-        used += memory[unit]
+        used += costs.memory[unit]
     return devices

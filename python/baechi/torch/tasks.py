@@ -11,6 +11,7 @@ from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import kind_of
+from baechi.torch.flat_task import FlatTask, flatten_task
 from baechi.torch.modules import Units
 from baechi.torch.operator_graph import OperatorGraph, make_graph
 from baechi.torch.optimizers import Optimizer
@@ -32,6 +33,7 @@ class Task:
         pinned: device index of each unit that may not be chosen, -1 for the others.
         parameters: storage, bytes and shape of each parameter with a gradient, in model order.
         accumulate_in_place: see `ledger.replay`.
+        flat: all of this for the core.
     """
 
     trace: Trace
@@ -45,6 +47,7 @@ class Task:
     parameters: tuple[tuple[int, int, tuple[int, ...]], ...]
     free_ops: bool
     accumulate_in_place: bool
+    flat: FlatTask
 
     @property
     def num_devices(self) -> int:
@@ -117,6 +120,7 @@ def make_task(
         parameters,
         granularity == "op",
         accumulate_in_place=False,
+        flat=flatten_task(trace, units, operators, cluster, optimizer, parameters),
     )
     return task, counted
 

@@ -25,6 +25,7 @@ pub mod memory;
 pub mod original;
 pub mod place;
 pub mod problem;
+pub mod program;
 mod random;
 pub mod relax;
 pub mod request;

@@ -6,6 +6,7 @@
 mod calls;
 mod columns;
 mod errors;
+mod program;
 mod relaxation;
 
 use pyo3::prelude::*;
@@ -19,6 +20,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::columns::{PyFlatCluster, PyFlatGraph, PySchedule};
+    #[pymodule_export]
+    use super::program::{PyFlatTrace, PyFlatUnits, judge_placements};
     #[pymodule_export]
     use super::relaxation::{PyRelaxation, bounds};
     use super::{Bound, PyModule, PyModuleMethods, PyResult};

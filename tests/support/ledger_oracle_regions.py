@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from baechi.torch.memory import Place
 
 if TYPE_CHECKING:
-    from baechi.torch.ledger_forward import Replay
-
-__all__ = ["Regions"]
+    from ledger_oracle_forward import Replay
 
 
 class Regions:

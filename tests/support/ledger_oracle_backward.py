@@ -5,11 +5,9 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 
-from baechi.torch.ledger_forward import Replay
 from baechi.torch.memory import ACTIVATIONS, COPIES, GRADIENTS, Moved
 from baechi.torch.trace import Edge, Function
-
-__all__ = ["Backward"]
+from ledger_oracle_forward import Replay
 
 Target = tuple[int, int, int, int]
 """Where gradients meet: function, input number, device, checkpointed region of the copy or -1."""

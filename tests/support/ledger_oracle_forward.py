@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from baechi.torch.ledger_regions import Regions
 from baechi.torch.memory import (
     ACTIVATIONS,
     BUFFERS,
@@ -21,8 +20,7 @@ from baechi.torch.memory import (
     Place,
 )
 from baechi.torch.trace import Trace
-
-__all__ = ["Replay"]
+from ledger_oracle_regions import Regions
 
 _KIND_CLASS = {"parameter": WEIGHTS, "buffer": BUFFERS, "constant": BUFFERS}
 

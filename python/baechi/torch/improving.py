@@ -1,0 +1,178 @@
+"""Improving: local search from the best candidates, by moving cuts and single units.
+
+Every neighbor is judged by the core, a few at a time; the best of those is taken if it is better.
+Where no neighbor is better, the best placement is shaken by random moves and improved again, until
+the number of judged candidates reaches its bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+from baechi.torch.outcomes import Candidate
+from baechi.torch.splits import UnitCosts
+from baechi.torch.tasks import Task
+from baechi.torch.trials import Trials
+
+__all__ = ["budget_of", "improve"]
+
+_NUM_STARTS = 4
+_AT_A_TIME = 24
+_WORK = 12_000_000  # steps and functions that are replayed in all
+_FEWEST, _MOST = 200, 4_000  # candidates
+_LONGEST_SHIFT = 64
+_MOST_MOVES = 400  # of single units, from one placement
+
+
+def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
+    """The best placement that the local search finds."""
+    starts = trials.best(_NUM_STARTS)
+    if task.num_devices == 1 or not task.units.names:
+        return starts[0]
+    budget = budget_of(task)
+    left = _Left(budget)
+    found = []
+    for start in starts:
+        share = _Left(budget // (2 * _NUM_STARTS))
+        found.append(_descend(task, costs, trials, start, share))
+        left.take(share.taken)
+    best = min(found, key=lambda one: one.rank)
+    rng = random.Random(0)
+    while left.count > 0:
+        shaken = trials.judge(
+            best.origin, _shaken(rng, costs, best, task.num_devices), best.exceptions
+        )
+        left.take(1)
+        again = _descend(task, costs, trials, shaken, left)
+        best = min(best, again, key=lambda one: one.rank)
+    return best
+
+
+def budget_of(task: Task) -> int:
+    """How many candidates may be judged, the fewer the longer the step."""
+    size = len(task.trace.steps) + len(task.trace.functions)
+    return min(_MOST, max(_FEWEST, _WORK // max(1, size)))
+
+
+class _Left:
+    """How many candidates may still be judged."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = 0
+
+    def take(self, count: int) -> None:
+        self.count -= count
+        self.taken += count
+
+
+def _descend(
+    task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left
+) -> Candidate:
+    """Takes better neighbors as long as there are any."""
+    while left.count > 0:
+        better = _better(task, costs, trials, best, left)
+        if better is None:
+            return best
+        best = better
+    return best
+
+
+def _better(
+    task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left
+) -> Candidate | None:
+    neighbors = (
+        one for one in _neighbors(task, costs, best) if not trials.is_known(one, best.exceptions)
+    )
+    while left.count > 0:
+        some = list(itertools.islice(neighbors, min(_AT_A_TIME, left.count)))
+        if not some:
+            return None
+        left.take(len(some))
+        judged = trials.judge_all(best.origin, some, best.exceptions)
+        found = min(judged, key=lambda one: one.rank)
+        if found.rank < best.rank:
+            return found
+    return None
+
+
+def _neighbors(task: Task, costs: UnitCosts, best: Candidate) -> Iterator[list[int]]:
+    """Cuts shifted, devices exchanged, then single units moved."""
+    devices = best.device_of_unit
+    yield from _shifts(costs.order, devices)
+    for a, b in itertools.combinations(range(task.num_devices), 2):
+        swap = {a: b, b: a}
+        yield [swap.get(device, device) for device in devices]
+    yield from itertools.islice(_moves(task, costs, best), _MOST_MOVES)
+
+
+def _shifts(order: Sequence[int], devices: Sequence[int]) -> Iterator[list[int]]:
+    """Each cut shifted by 1, 2, 4, ... units, to either side."""
+    cuts = [at for at in range(1, len(order)) if devices[order[at]] != devices[order[at - 1]]]
+    length = 1
+    while length <= min(_LONGEST_SHIFT, len(order)):
+        for cut in cuts:
+            left, right = devices[order[cut - 1]], devices[order[cut]]
+            for first, last, device in (
+                (cut, min(len(order), cut + length), left),
+                (max(0, cut - length), cut, right),
+            ):
+                moved = list(devices)
+                for at in range(first, last):
+                    moved[order[at]] = device
+                yield moved
+        length *= 2
+
+
+def _moves(task: Task, costs: UnitCosts, best: Candidate) -> Iterator[list[int]]:
+    """Single units to other devices, and two units exchanged.
+
+    From a device over its limit, units that take about what is too much come first; otherwise the
+    largest.
+    """
+    devices = best.device_of_unit
+    over = [peak - cap for peak, cap in zip(best.peaks, task.caps, strict=True)]
+    worst = max(range(task.num_devices), key=lambda d: (over[d], -d))
+    free = [unit for unit in range(len(devices)) if task.pinned[unit] < 0]
+    if over[worst] <= 0:
+        for unit in sorted(free, key=lambda u: (-costs.memory[u], u)):
+            yield from _moved(devices, unit, task.num_devices)
+        return
+    here = sorted(
+        (unit for unit in free if devices[unit] == worst),
+        key=lambda u: (abs(costs.memory[u] - over[worst]), u),
+    )
+    for unit in here[: _MOST_MOVES // 4]:
+        yield from _moved(devices, unit, task.num_devices)
+    others = [unit for unit in free if devices[unit] != worst]
+    pairs = sorted(
+        (abs(costs.memory[one] - costs.memory[other] - over[worst]), one, other)
+        for one in sorted(here, key=lambda u: (-costs.memory[u], u))[:40]
+        for other in sorted(others, key=lambda u: (-costs.memory[u], u))[:40]
+    )
+    for _, one, other in pairs:
+        moved = list(devices)
+        moved[one], moved[other] = devices[other], devices[one]
+        yield moved
+
+
+def _moved(devices: Sequence[int], unit: int, num_devices: int) -> Iterator[list[int]]:
+    for device in range(num_devices):
+        if device != devices[unit]:
+            moved = list(devices)
+            moved[unit] = device
+            yield moved
+
+
+def _shaken(rng: random.Random, costs: UnitCosts, best: Candidate, num_devices: int) -> list[int]:
+    """A few runs of units moved to the device before or after them in the model, or anywhere."""
+    order, devices = costs.order, list(best.device_of_unit)
+    for _ in range(rng.randint(1, 3)):
+        first = rng.randrange(len(order))
+        last = min(len(order), first + rng.choice((1, 1, 2, 4, 8, 16)))
+        device = rng.randrange(num_devices)
+        for at in range(first, last):
+            devices[order[at]] = device
+    return devices

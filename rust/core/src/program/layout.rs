@@ -1,0 +1,208 @@
+//! Layouts: where every step and weight goes when the modules of a model are placed.
+//!
+//! A step of a module goes where the module goes. Glue, the ops of modules with children, goes where most bytes of
+//! what it reads are; what reads nothing goes to its first reader.
+
+use super::blocks::HOST;
+use super::{Kind, NONE, Program};
+use crate::error::{Error, Result};
+use crate::{Bytes, DeviceId};
+
+/// No device yet.
+const UNKNOWN: DeviceId = NONE - 1;
+
+/// What may be placed on its own: a module, or several that must share a device.
+#[derive(Debug, Clone)]
+pub struct Units {
+    pub(crate) count: usize,
+    /// Unit of each step, [`NONE`] for glue.
+    of_step: Vec<u32>,
+    /// Unit of each weight by storage, else [`NONE`].
+    of_storage: Vec<u32>,
+    /// The step that glue must be with, else [`NONE`].
+    tied_to: Vec<u32>,
+}
+
+impl Units {
+    /// Checks the units of a program; -1 for none.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::Value`], with the name of the column.
+    pub fn new(
+        program: &Program,
+        num_units: usize,
+        of_step: &[i64],
+        of_storage: &[i64],
+        tied_to: &[i64],
+    ) -> Result<Self> {
+        let num_steps = program.num_steps();
+        let of_storage = column("unit of storage", of_storage, program.num_storages(), num_units)?;
+        let is_loose = |(at, unit): (usize, &u32)| *unit != NONE && !program.is_kept(at);
+        if let Some(index) = of_storage.iter().enumerate().position(is_loose) {
+            let value = i64::from(of_storage[index]);
+            return Err(Error::Value { what: "unit of storage", index, value });
+        }
+        Ok(Self {
+            count: num_units,
+            of_step: column("unit of step", of_step, num_steps, num_units)?,
+            of_storage,
+            tied_to: column("tied glue", tied_to, num_steps, num_steps)?,
+        })
+    }
+
+    /// Number of units.
+    #[must_use]
+    pub fn num_units(&self) -> usize {
+        self.count
+    }
+}
+
+fn column(what: &'static str, given: &[i64], expected: usize, end: usize) -> Result<Vec<u32>> {
+    if given.len() != expected {
+        return Err(Error::Shape { what, expected, found: given.len() });
+    }
+    let entry = |(index, value): (usize, &i64)| match (*value, u32::try_from(*value)) {
+        (-1, _) => Ok(NONE),
+        (_, Ok(found)) if (found as usize) < end => Ok(found),
+        _ => Err(Error::Value { what, index, value: *value }),
+    };
+    given.iter().enumerate().map(entry).collect()
+}
+
+/// Device of each step, and of each weight, buffer and constant by storage; buffers for one layout after the other.
+#[derive(Debug, Clone, Default)]
+pub struct Layout {
+    pub device_of_step: Vec<DeviceId>,
+    pub homes: Vec<DeviceId>,
+    /// Bytes on each device seen, in the order in which it was seen.
+    seen: Vec<(DeviceId, Bytes)>,
+}
+
+impl Layout {
+    /// Lays out a placement of the units; `exceptions` are steps that go elsewhere than the rules say.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::Value`] for a unit on no device, or an exception that is no step.
+    pub fn fill(
+        &mut self,
+        program: &Program,
+        units: &Units,
+        device_of_unit: &[i32],
+        exceptions: &[(u32, u32)],
+        num_devices: usize,
+    ) -> Result<()> {
+        check(program, units, device_of_unit, exceptions, num_devices)?;
+        let device = |unit: &u32, otherwise: DeviceId| match device_of_unit.get(*unit as usize) {
+            Some(at) => u32::try_from(*at).unwrap_or(otherwise),
+            None => otherwise,
+        };
+        self.homes.clear();
+        self.homes.extend(units.of_storage.iter().map(|unit| device(unit, HOST)));
+        self.device_of_step.clear();
+        self.device_of_step.extend(units.of_step.iter().map(|unit| device(unit, UNKNOWN)));
+        for (step, device) in exceptions {
+            self.device_of_step[*step as usize] = *device;
+        }
+        for at in 0..program.num_steps() {
+            if self.device_of_step[at] != UNKNOWN {
+                continue;
+            }
+            let tied = self.device_of_step.get(units.tied_to[at] as usize);
+            self.device_of_step[at] = match tied {
+                Some(device) if *device != UNKNOWN => *device,
+                _ => self.majority(program, at),
+            };
+        }
+        self.adopt_from_readers(program);
+        self.place_constants(program);
+        Ok(())
+    }
+
+    /// The device that holds most bytes of what a step reads; of those that hold as many, the first one read from.
+    fn majority(&mut self, program: &Program, at: usize) -> DeviceId {
+        self.seen.clear();
+        for value in &program.reads[program.steps[at].reads.clone()] {
+            let one = &program.values[*value as usize];
+            let home = match one.step {
+                NONE => self.homes[one.storage as usize],
+                step => self.device_of_step[step as usize],
+            };
+            if home == HOST || home == UNKNOWN {
+                continue;
+            }
+            match self.seen.iter_mut().find(|(device, _)| *device == home) {
+                Some((_, bytes)) => *bytes += one.bytes,
+                None => self.seen.push((home, one.bytes)),
+            }
+        }
+        let mut most = (UNKNOWN, -1);
+        for found in &self.seen {
+            if found.1 > most.1 {
+                most = *found;
+            }
+        }
+        most.0
+    }
+
+    /// Ops that read nothing from a device go to their first reader's, else to the next op's.
+    fn adopt_from_readers(&mut self, program: &Program) {
+        let devices = &mut self.device_of_step;
+        for at in (0..devices.len()).rev() {
+            if devices[at] == UNKNOWN {
+                let first = match program.first_reader[at] {
+                    NONE => at + 1,
+                    reader => reader as usize,
+                };
+                devices[at] = devices.get(first).copied().unwrap_or(UNKNOWN);
+            }
+        }
+        let mut known = devices.iter().rev().copied().find(|at| *at != UNKNOWN).unwrap_or(0);
+        for device in devices.iter_mut().rev() {
+            if *device == UNKNOWN {
+                *device = known;
+            }
+            known = *device;
+        }
+    }
+
+    /// Weights that no module owns are kept by their first reader; those that nothing reads by the first device.
+    fn place_constants(&mut self, program: &Program) {
+        for (storage, reader) in &program.constants {
+            let home = &mut self.homes[*storage as usize];
+            if *home == HOST && *reader != NONE {
+                *home = self.device_of_step[*reader as usize];
+            }
+        }
+        for (at, home) in self.homes.iter_mut().enumerate() {
+            let kind = program.storages[at].kind;
+            if *home == HOST && !matches!(kind, Kind::Made | Kind::Input) {
+                *home = 0;
+            }
+        }
+    }
+}
+
+fn check(
+    program: &Program,
+    units: &Units,
+    device_of_unit: &[i32],
+    exceptions: &[(u32, u32)],
+    num_devices: usize,
+) -> Result<()> {
+    let (expected, found) = (units.count, device_of_unit.len());
+    if found != expected {
+        return Err(Error::Shape { what: "device of unit", expected, found });
+    }
+    let is_device = |at: &i32| usize::try_from(*at).is_ok_and(|at| at < num_devices);
+    if let Some(index) = device_of_unit.iter().position(|at| !is_device(at)) {
+        let value = i64::from(device_of_unit[index]);
+        return Err(Error::Value { what: "device of unit", index, value });
+    }
+    for (index, (step, device)) in exceptions.iter().enumerate() {
+        if *step as usize >= program.num_steps() || *device as usize >= num_devices {
+            let value = i64::from(*step);
+            return Err(Error::Value { what: "exceptions", index, value });
+        }
+    }
+    Ok(())
+}
