@@ -13,10 +13,13 @@ export VIRTUAL_ENV := $(VENV)
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust/core rust/py -name '*.rs' -o -name '*.toml')
 
-.PHONY: demo fuzz test check build bench lint format clean
+.PHONY: demo demo-graphs fuzz test check build bench lint format clean
 
 demo: build
 	@$(BIN)/python benches/demo.py
+
+demo-graphs: build
+	@$(BIN)/python benches/demo_graphs.py
 
 test: build
 	$(MAKE) check

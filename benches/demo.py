@@ -1,90 +1,157 @@
-"""What `make demo` runs: real graphs of BERT on devices with little memory."""
+"""What `make demo` runs: a GPT-2 that no single device can hold is planned, placed and trained.
 
-import time
+The devices are simulated in this machine's memory. They compute what a CPU computes and refuse to
+hold more than their limits, so that no GPU is needed.
+"""
+
+import copy
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+import transformers
+from torch import Tensor, nn
+
 import baechi
-from baechi.formats.dnn_partitioning import read_placement
-from baechi.units import format_bytes, format_ns
+from baechi.tables import WIDTH, Column, as_table, hanging, plain_text
+from baechi.torch import ModelPlan
+from baechi.torch.simdev import SimulatedDevices, resolve, simulated
 
 ROOT = Path(__file__).parent.parent
-WORKLOADS = ROOT / "benches" / "workloads" / "dnn-partitioning"
 PLAN_FILE = ROOT / "target" / "demo-plan.json"
 REPORT_FILE = ROOT / "target" / "demo.html"
-TRACE_FILE = ROOT / "target" / "demo-trace.json"
+LIMITS = {"cuda:0": "56MiB", "cuda:1": "64MiB", "cuda:2": "88MiB"}
+SIMULATED = {name: f"simdev:{at}" for at, name in enumerate(LIMITS)}
+NUM_STEPS = 5
+VOCABULARY, BATCH, LENGTH = 4000, 8, 64
 
 
 def main() -> None:
-    started = time.perf_counter()
-    graph = baechi.load_graph(
-        WORKLOADS / "throughput-inputs/OperatorGraphs/bert_L-12_training.json"
-    )
-    whole = format_bytes(int(graph.persistent_bytes.sum()))
+    torch.set_num_threads(1)
+    model, batch = make_model(), make_batch()
     heading(
-        f"One training step of BERT with 12 layers: {graph.num_ops} ops, {whole} of memory,",
-        "on four accelerators of 8 GiB, so no single one can hold it.",
+        f"GPT-2 with {model.config.n_layer} layers and {model.num_parameters():,} parameters, "
+        f"{BATCH} x {LENGTH} tokens, in training",
+        "with AdamW, on three devices of 56, 64 and 88 MiB. No single one can hold that.",
     )
-    cluster = baechi.Cluster("4xaccelerator:8GiB")
-    ungrouped = baechi.compare(graph, cluster)
-    print(ungrouped)
-
-    grouping = baechi.group(graph)
-    heading(
-        f"The same after grouping: {grouping.graph.num_ops} ops instead of {graph.num_ops}.",
-        "An op with one consumer goes where that goes, and chains become single ops.",
-    )
-    grouped = baechi.compare(grouping.graph, cluster)
-    print(grouped)
-
-    plan = ungrouped.best
-    if grouped.best is not None:
-        expanded = grouping.expand(grouped.best)
-        if plan is None or (expanded.fits and expanded.makespan_ns < plan.makespan_ns):
-            plan = expanded
-    assert plan is not None, "this graph has a plan on these devices"
-    heading(f"The best plan, for all {len(plan.op_names)} ops.")
+    plan = baechi.plan(model, kwargs=batch, devices=LIMITS, optimizer=make_optimizer(model))
     print(plan)
-    save_and_replay(graph, cluster, plan)
-    report(graph, plan, ungrouped)
+    save(plan)
 
-    against_an_expert()
-    print(f"\nThe demo took {time.perf_counter() - started:.1f} s. README.md says how to go on.")
+    heading("Simulated devices enforce these limits. Training on the largest one alone:")
+    paragraph(refusal(copy.deepcopy(model), batch))
+
+    heading("Training on all three, as planned, and without a plan in the CPU's own memory:")
+    unplaced = train(copy.deepcopy(model), batch)
+    with simulated(list(LIMITS.values())) as devices:
+        placed = train(plan.apply(model, devices=SIMULATED), batch, devices)
+    show_losses(placed, unplaced)
+    show_peaks(plan, placed)
+    print("\n`make demo-graphs` compares algorithms on larger graphs; README.md says how to go on.")
 
 
-def save_and_replay(graph: baechi.Graph, cluster: baechi.Cluster, plan: baechi.Plan) -> None:
+def save(plan: ModelPlan) -> None:
     PLAN_FILE.parent.mkdir(exist_ok=True)
     plan.save(PLAN_FILE)
-    size = format_bytes(PLAN_FILE.stat().st_size)
-    loaded = baechi.Plan.load(PLAN_FILE, graph)
-    replayed = baechi.simulate(graph, cluster, loaded)
-    assert replayed.makespan_ns == plan.makespan_ns, "a replay equals the prediction"
-    assert replayed.peak_bytes.tolist() == list(plan.peak_bytes.values())
-    print(f"\nSaved as {PLAN_FILE.relative_to(ROOT)} ({size}), loaded and replayed: the same step")
-    print("time and the same peak on every device, to the nanosecond and the byte.")
+    plan.report(REPORT_FILE)
+    print(f"\nThe plan, to load and apply elsewhere: {PLAN_FILE.relative_to(ROOT)}")
+    print(f"Report to open in a browser: {REPORT_FILE.relative_to(ROOT)}")
 
 
-def report(graph: baechi.Graph, plan: baechi.Plan, compared: baechi.Comparison) -> None:
-    plan.report(REPORT_FILE, graph, compared=compared)
-    plan.trace(TRACE_FILE, graph)
-    print(f"\nReport to open in a browser: {REPORT_FILE.relative_to(ROOT)}")
-    print(f"Trace to open in Perfetto: {TRACE_FILE.relative_to(ROOT)}")
-
-
-def against_an_expert() -> None:
-    graph = baechi.load_graph(WORKLOADS / "throughput-inputs/LayerGraphs/bert24_training.json")
-    cluster = baechi.Cluster("6xaccelerator:1.5GiB")
-    split = read_placement(WORKLOADS / "human-experts/bert24_training_expert.json", graph)
-    by_hand = baechi.simulate(graph, cluster, split)
-    assert by_hand.fits, "the expert's split fits 1.5 GiB"
-    heading(
-        f"BERT with 24 layers, {graph.num_ops} ops, on six accelerators of 1.5 GiB, and a split",
-        "made by hand. (It was made to keep a pipeline busy; here a single step is timed.)",
+def make_model() -> transformers.GPT2LMHeadModel:
+    """Random weights: nothing is fetched."""
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=256, n_layer=6, n_head=4
     )
-    comparison = baechi.compare(graph, cluster, ["contiguous", "m-topo", "m-etf", "m-sct"])
-    print(comparison)
-    assert comparison.best is not None, "this graph has a plan on these devices"
-    times = by_hand.makespan_ns / comparison.best.makespan_ns
-    print(f"by hand: {format_ns(by_hand.makespan_ns)}, {times:.2f}x the shortest step above")
+    config.use_cache = False
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+    return transformers.GPT2LMHeadModel(config)
+
+
+def make_batch() -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Losses and copies between devices of each step, and the most that each device held."""
+
+    losses: list[float]
+    copies: list[int]
+    peak_bytes: list[int]
+
+
+def train(
+    model: nn.Module, batch: dict[str, Tensor], devices: SimulatedDevices | None = None
+) -> Trained:
+    optimizer = make_optimizer(model)
+    losses, copies = [], []
+    for _ in range(NUM_STEPS):
+        losses.append(step(model, batch, optimizer))
+        if devices:
+            copies.append(sum(min(t.source, t.destination) >= 0 for t in devices.transfers))
+            devices.clear_transfers()
+    peaks = [devices.peak_bytes(at) for at in range(len(devices))] if devices else []
+    return Trained(losses, copies, peaks)
+
+
+def step(model: nn.Module, batch: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> float:
+    """Nothing here knows whether the model is placed."""
+    optimizer.zero_grad()
+    output = model(**batch)
+    output.loss.backward()
+    optimizer.step()
+    return output.loss.item()
+
+
+def refusal(model: nn.Module, batch: dict[str, Tensor]) -> str:
+    """What PyTorch says when the model is trained on one device."""
+    with simulated([max(LIMITS.values())]):
+        alone = resolve("simdev:0")
+        try:
+            train(model.to(alone), {name: x.to(alone) for name, x in batch.items()})
+        except torch.OutOfMemoryError as error:
+            return f"torch.OutOfMemoryError: {error}"
+    raise AssertionError("the model fits on one device")
+
+
+def show_losses(placed: Trained, unplaced: Trained) -> None:
+    steps = range(NUM_STEPS)
+    table(
+        Column(heading="step", cells=[str(at + 1) for at in steps]),
+        Column(heading="loss, placed", cells=[f"{loss:.6f}" for loss in placed.losses]),
+        Column(heading="not placed", cells=[f"{loss:.6f}" for loss in unplaced.losses]),
+        Column(heading="copies", cells=[str(copies) for copies in placed.copies]),
+    )
+    apart = max(abs(a - b) for a, b in zip(placed.losses, unplaced.losses, strict=True))
+    assert apart <= 1e-6 * max(unplaced.losses), f"losses differ by {apart}"
+    how = "equal to the last bit" if apart == 0 else f"equal within {apart:.0e}"
+    print(f"\nThe losses are {how}.\n")
+
+
+def show_peaks(plan: ModelPlan, placed: Trained) -> None:
+    table(
+        Column(heading="device", cells=list(LIMITS), is_text=True),
+        Column(heading="predicted peak, bytes", cells=[f"{d.peak_bytes:,}" for d in plan.devices]),
+        Column(heading="measured peak", cells=[f"{peak:,}" for peak in placed.peak_bytes]),
+        Column(heading="limit", cells=[f"{d.cap_bytes:,}" for d in plan.devices]),
+    )
+
+
+def table(*columns: Column) -> None:
+    print(plain_text([as_table(columns)]))
+
+
+def paragraph(text: str) -> None:
+    print(plain_text([hanging(text, WIDTH)]))
 
 
 def heading(*lines: str) -> None:

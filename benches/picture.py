@@ -1,6 +1,6 @@
-"""Draws docs/report.png: the demo's report down to the timeline, in a browser.
+"""Draws docs/report.png: the report of `make demo-graphs` down to the timeline, in a browser.
 
-Run by hand after `make demo`: `.venv/bin/python benches/picture.py`.
+Run by hand after `make demo-graphs`: `.venv/bin/python benches/picture.py`.
 """
 
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parent.parent
-REPORT_FILE = ROOT / "target" / "demo.html"
+REPORT_FILE = ROOT / "target" / "demo-graphs.html"
 PICTURE_FILE = ROOT / "docs" / "report.png"
 WIDTH = 1240
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")

@@ -37,25 +37,26 @@ def lay_out(
             devices[at] = exceptions[at]
         elif unit >= 0:
             devices[at] = device_of_unit[unit]
+    copied: set[tuple[int, int]] = set()  # (value, device)
     for at, step in enumerate(trace.steps):
         if devices[at] == UNKNOWN:
             anchor = units.tied_glue.get(at, -1)
             if anchor >= 0 and devices[anchor] >= 0:
                 devices[at] = devices[anchor]
             else:
-                devices[at] = _majority([(home(v), values[v].nbytes) for v in step.reads])
+                held = {home(v): 0 for v in step.reads if home(v) >= 0}
+                for v in step.reads:
+                    for device in held:
+                        if device == home(v) or (v, device) in copied:
+                            held[device] += values[v].nbytes
+                devices[at] = max(held, key=held.__getitem__) if held else UNKNOWN
+        if devices[at] >= 0:
+            copied.update(
+                (v, devices[at]) for v in step.reads if home(v) not in (devices[at], UNKNOWN)
+            )
     _adopt_from_readers(trace, devices)
     _place_constants(trace, devices, homes)
     return Layout(tuple(devices), homes)
-
-
-def _majority(operands: Sequence[tuple[int, int]]) -> int:
-    """The device that holds most bytes; the first operand's of those that hold as many."""
-    held: dict[int, int] = {}
-    for device, nbytes in operands:
-        if device >= 0:
-            held[device] = held.get(device, 0) + nbytes
-    return max(held, key=held.__getitem__) if held else UNKNOWN
 
 
 def _adopt_from_readers(trace: Trace, devices: list[int]) -> None:

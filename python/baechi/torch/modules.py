@@ -2,8 +2,9 @@
 
 A unit is a module with its own weights and the ops that it calls itself. An op that a module with
 children calls, and that reads none of the module's own weights, is glue: it belongs to no unit and
-runs where most bytes of its operands are. That rule is the same for the placed graph (here, ahead
-of time) and for placed modules (`glue`, while they run), so both make the same copies.
+runs where most bytes of its operands are, copies made before included. That rule is the same for
+the placed graph (ahead of time) and for placed modules (`glue`, while they run), so both make
+about the same copies.
 """
 
 from __future__ import annotations

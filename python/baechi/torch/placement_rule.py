@@ -4,9 +4,9 @@ It is what `flat_trace.lay_out` does with a trace, without one, so that applying
 
 An op of a module without children, and one that reads a weight of its own module, runs on the
 module's device. An op of a module with children that reads another's weight runs where that is.
-Any other op is glue: it runs where most bytes of its operands are, the first operand winning a
-tie, or, if it reads nothing that has a device, where its result is first read. What shares memory
-shares a device.
+Any other op is glue: it runs where most bytes of its operands are, copies that earlier ops needed
+included, the first operand winning a tie; or, if it reads nothing that has a device, where its
+result is first read. What shares memory shares a device.
 """
 
 from __future__ import annotations
@@ -101,15 +101,21 @@ class _Rule:
 
     def place_glue(self) -> None:
         """Ops that read something with a device, in program order."""
+        copied: set[tuple[Node, torch.device]] = set()
         for node in self.ops:
+            reads = node.all_input_nodes
             if node not in self.places:
-                held: dict[torch.device, int] = {}
-                for used in node.all_input_nodes:
-                    if used in self.places:
-                        device = self.places[used]
-                        held[device] = held.get(device, 0) + _bytes_of(used)
+                held = {self.places[used]: 0 for used in reads if used in self.places}
+                for used in reads:
+                    for device in held:
+                        if self.places.get(used) == device or (used, device) in copied:
+                            held[device] += _bytes_of(used)
                 if held:
                     self._settle(node, max(held, key=held.__getitem__))
+            if node in self.places:
+                here = self.places[node]
+                known = (used for used in reads if used in self.places or used.op == "placeholder")
+                copied.update((used, here) for used in known if self.places.get(used) != here)
 
     def place_by_readers(self) -> None:
         """The others, last ones first: with their first reader, or else with the next op."""

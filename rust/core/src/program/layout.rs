@@ -1,7 +1,7 @@
 //! Layouts: where every step and weight goes when the modules of a model are placed.
 //!
 //! A step of a module goes where the module goes. Glue, the ops of modules with children, goes where most bytes of
-//! what it reads are; what reads nothing goes to its first reader.
+//! what it reads are, copies made before included; what reads nothing goes to its first reader.
 
 use super::blocks::HOST;
 use super::{Kind, NONE, Program};
@@ -76,6 +76,43 @@ pub struct Layout {
     pub homes: Vec<DeviceId>,
     /// Bytes on each device seen, in the order in which it was seen.
     seen: Vec<(DeviceId, Bytes)>,
+    copies: Copies,
+}
+
+/// Where copies of values have been made so far: a list of devices per value.
+#[derive(Debug, Clone, Default)]
+struct Copies {
+    /// The last copy of each value, or [`NONE`].
+    last: Vec<u32>,
+    /// Of each copy: its device, and the copy of the same value before it, or [`NONE`].
+    made: Vec<(DeviceId, u32)>,
+}
+
+impl Copies {
+    fn clear(&mut self, num_values: usize) {
+        self.last.clear();
+        self.last.resize(num_values, NONE);
+        self.made.clear();
+    }
+
+    fn has(&self, value: u32, device: DeviceId) -> bool {
+        let mut at = self.last[value as usize];
+        while let Some((found, before)) = self.made.get(at as usize) {
+            if *found == device {
+                return true;
+            }
+            at = *before;
+        }
+        false
+    }
+
+    fn add(&mut self, value: u32, device: DeviceId) {
+        if !self.has(value, device) {
+            let at = u32::try_from(self.made.len()).unwrap_or(NONE);
+            self.made.push((device, self.last[value as usize]));
+            self.last[value as usize] = at;
+        }
+    }
 }
 
 impl Layout {
@@ -103,36 +140,54 @@ impl Layout {
         for (step, device) in exceptions {
             self.device_of_step[*step as usize] = *device;
         }
+        self.copies.clear(program.values.len());
         for at in 0..program.num_steps() {
-            if self.device_of_step[at] != UNKNOWN {
-                continue;
+            if self.device_of_step[at] == UNKNOWN {
+                let tied = self.device_of_step.get(units.tied_to[at] as usize);
+                self.device_of_step[at] = match tied {
+                    Some(device) if *device != UNKNOWN => *device,
+                    _ => self.majority(program, at),
+                };
             }
-            let tied = self.device_of_step.get(units.tied_to[at] as usize);
-            self.device_of_step[at] = match tied {
-                Some(device) if *device != UNKNOWN => *device,
-                _ => self.majority(program, at),
-            };
+            self.note_copies(program, at);
         }
         self.adopt_from_readers(program);
         self.place_constants(program);
         Ok(())
     }
 
-    /// The device that holds most bytes of what a step reads; of those that hold as many, the first one read from.
-    fn majority(&mut self, program: &Program, at: usize) -> DeviceId {
-        self.seen.clear();
+    /// Notes the copies that a step needs; where a device is not known yet, there are none.
+    fn note_copies(&mut self, program: &Program, at: usize) {
+        let device = self.device_of_step[at];
+        if device == UNKNOWN {
+            return;
+        }
         for value in &program.reads[program.steps[at].reads.clone()] {
-            let one = &program.values[*value as usize];
-            let home = match one.step {
-                NONE => self.homes[one.storage as usize],
-                step => self.device_of_step[step as usize],
-            };
-            if home == HOST || home == UNKNOWN {
-                continue;
+            let home = program.home(*value, &self.device_of_step, &self.homes);
+            if home != device && home != UNKNOWN {
+                self.copies.add(*value, device);
             }
-            match self.seen.iter_mut().find(|(device, _)| *device == home) {
-                Some((_, bytes)) => *bytes += one.bytes,
-                None => self.seen.push((home, one.bytes)),
+        }
+    }
+
+    /// The device of an operand that holds most bytes of what a step reads, in copies too; of those that hold as
+    /// many, the first one's.
+    fn majority(&mut self, program: &Program, at: usize) -> DeviceId {
+        let reads = &program.reads[program.steps[at].reads.clone()];
+        self.seen.clear();
+        for value in reads {
+            let home = program.home(*value, &self.device_of_step, &self.homes);
+            let is_new = self.seen.iter().all(|(device, _)| *device != home);
+            if home != HOST && home != UNKNOWN && is_new {
+                self.seen.push((home, 0));
+            }
+        }
+        for value in reads {
+            let home = program.home(*value, &self.device_of_step, &self.homes);
+            for (device, bytes) in &mut self.seen {
+                if *device == home || self.copies.has(*value, *device) {
+                    *bytes += program.values[*value as usize].bytes;
+                }
             }
         }
         let mut most = (UNKNOWN, -1);
