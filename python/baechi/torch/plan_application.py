@@ -16,6 +16,7 @@ from baechi.torch.model_plan import ModelPlan
 from baechi.torch.module_homes import module_devices
 from baechi.torch.parameters import weight_devices
 from baechi.torch.placement_rule import ModulePlacement
+from baechi.torch.program import Program
 from baechi.torch.simdev import resolve
 
 __all__ = ["apply_plan", "as_optimizers", "load_planned_weights", "placement_of"]
@@ -31,8 +32,9 @@ def apply_plan(
     devices: Devices | None = None,
     level: str = "auto",
     outputs: str = "where-computed",
+    programs: Sequence[Program] = (),
 ) -> nn.Module:
-    """See `ModelPlan.apply`."""
+    """See `ModelPlan.apply`; `programs` were captured before."""
     plan.check(model)
     if plan.level == "module":
         if level == "op":
@@ -47,6 +49,7 @@ def apply_plan(
         optimizers=as_optimizers(optimizer),
         level=level,
         outputs=outputs,
+        programs=programs,
     )
 
 
