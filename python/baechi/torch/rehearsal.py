@@ -182,6 +182,8 @@ class _Stage:
     def set_up(self, model: torch.nn.Module) -> Callable[[], Any]:
         """Applies the plan to a stand-in, on simulated devices; what runs one forward of it."""
         self.model = model
+        if all(module.training != self.training for module in model.modules()):
+            model.train(self.training)  # as it was captured
         names = self.plan.cluster.names
         simulated_names = {name: f"simdev:{at}" for at, name in enumerate(names)}
         apply_plan(
