@@ -24,7 +24,7 @@ FAULT, WRONG, INFEASIBLE, NOT_FOUND = 1, 2, 3, 4
 def explain(error: Exception, arguments: argparse.Namespace) -> int:
     """Says what went wrong and what would help; returns the exit code."""
     message, hint = _words(error)
-    limit: Mapping[str, int] | None = None
+    limit: Mapping[str, int] | None = getattr(error, "enough", None) or None
     if isinstance(error, OutOfMemoryError) and getattr(arguments, "smallest_limit", False):
         limit, hint = _smallest_limit(error)
     say(f"error: {message}")

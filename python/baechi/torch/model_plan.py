@@ -227,12 +227,7 @@ class ModelPlan:
         return write_document(self)
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes one HTML file that shows the plan (docs/report.md); it needs no network.
-
-        Raises:
-            InputError: the plan comes from a file, which does not hold its operator graph.
-            OSError: the file cannot be written.
-        """
+        """Writes one HTML file that shows the plan (docs/report.md); not for plans from a file."""
         from baechi.torch.model_plan_report import report_of
 
         report_of(self, path)
@@ -242,6 +237,12 @@ class ModelPlan:
         from baechi.torch.model_plan_report import trace_of
 
         trace_of(self, path)
+
+    def to_split_spec(self) -> dict[str, Any]:
+        """The cuts for `torch.distributed.pipelining`, if the devices have one stretch each."""
+        from baechi.torch.split_spec import split_spec_of
+
+        return split_spec_of(self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: torch.nn.Module | None = None) -> ModelPlan:

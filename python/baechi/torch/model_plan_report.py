@@ -8,14 +8,14 @@ from baechi.errors import InputError
 from baechi.plans import Plan
 from baechi.torch.model_plan import ModelPlan
 
-__all__ = ["report_of", "trace_of"]
+__all__ = ["operators_of", "report_of", "trace_of"]
 
 
 def report_of(plan: ModelPlan, path: str | os.PathLike[str]) -> None:
     """Writes the page; the table of devices has the ledger's memory."""
     from baechi.report import replay, write_report
 
-    operators = _operators(plan)
+    operators = operators_of(plan)
     write_report(path, replay(operators), plan=operators, allocated=plan.summary.devices)
 
 
@@ -23,10 +23,15 @@ def trace_of(plan: ModelPlan, path: str | os.PathLike[str]) -> None:
     """Writes the trace."""
     from baechi.report import replay, write_trace
 
-    write_trace(path, replay(_operators(plan)))
+    write_trace(path, replay(operators_of(plan)))
 
 
-def _operators(plan: ModelPlan) -> Plan:
+def operators_of(plan: ModelPlan) -> Plan:
+    """The plan of the operator graph.
+
+    Raises:
+        InputError: the plan comes from a file.
+    """
     if plan.operator_plan is None:
         raise InputError(
             "the plan was read from a file, which does not hold its operator graph",

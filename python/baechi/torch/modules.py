@@ -87,18 +87,21 @@ def find_units(trace: Trace, parents: frozenset[str]) -> Units:
     paths: dict[str, int] = {}
     at_step: list[int] = []
     foreign: list[tuple[str, str]] = []
+    owners = {path for names in owned.values() for path in names}
     for step in trace.steps:
-        read = [owned[s] for v in step.reads if (s := trace.values[v].storage) in owned]
-        glue = step.path in parents and not any(step.path in names for names in read)
-        if glue and len(read) > 0:  # a weight of a child that the parent uses itself
-            step_path = read[0][0]
+        read = [v for v in step.reads if trace.values[v].storage in owned]
+        own = any(step.path in owned[trace.values[v].storage] for v in read)
+        # A view of another module's weight is a value like any other.
+        direct = [owned[trace.values[v].storage] for v in read if trace.values[v].step < 0]
+        if own or step.path not in parents:
+            at_step.append(paths.setdefault(step.path, len(paths)))
+            foreign.extend((step.path, names[0]) for names in direct if step.path not in names)
+        elif direct:  # a weight of a child that the parent uses itself, as attention does
+            at_step.append(paths.setdefault(direct[0][0], len(paths)))
+            if step.path in owners:
+                foreign.append((step.path, direct[0][0]))
         else:
-            step_path = step.path
-            foreign.extend((step.path, names[0]) for names in read if step.path not in names)
-        if glue and not read:
             at_step.append(-1)
-        else:
-            at_step.append(paths.setdefault(step_path, len(paths)))
     for names in owned.values():
         paths.setdefault(names[0], len(paths))
     union = _Union(len(paths))

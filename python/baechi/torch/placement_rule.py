@@ -94,10 +94,11 @@ class _Rule:
 
     def _unit(self, node: Node) -> str | None:
         path = self.program.module_paths[node.name]
-        read = [self.owners[used] for used in node.all_input_nodes if used in self.owners]
-        if path not in self.parents or any(path in owners for owners in read):
+        read = [used for used in node.all_input_nodes if used in self.owners]
+        if path not in self.parents or any(path in self.owners[used] for used in read):
             return path
-        return read[0][0] if read else None
+        direct = [self.owners[used] for used in read if used.op == "placeholder"]
+        return direct[0][0] if direct else None
 
     def place_glue(self) -> None:
         """Ops that read something with a device, in program order."""
