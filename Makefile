@@ -81,7 +81,7 @@ clean:
 	rm -rf $(VENV) target python/baechi/_core*.so
 
 $(VENV)/.tools: pyproject.toml constraints.txt
-	@echo "setting up $(VENV)"
+	@echo "setting up $(VENV): PyTorch and more, some 6 GB, which takes minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python \

@@ -123,6 +123,19 @@ def test_a_device_that_the_plan_does_not_have_is_named() -> None:
         planned().apply(net(), devices={"cuda:7": "simdev:0"})
 
 
+def test_weights_stay_where_they_are_outside_a_simulation() -> None:
+    model = net()
+    with pytest.raises(InputError, match=r'"simdev:\d" is there only inside a simulation'):
+        planned().apply(model, devices=RENAMED)
+    assert torch.equal(model(batch()), net()(batch()))
+
+
+def test_a_device_that_is_not_here_is_named_with_a_way_out() -> None:
+    made = planned()
+    with simulated(1), pytest.raises(InputError, match='device "simdev:1" cannot be used here'):
+        made.apply(net(), devices=RENAMED)
+
+
 def test_another_model_is_refused() -> None:
     with pytest.raises(PlanMismatchError):
         planned().apply(nn.Linear(2, 2), devices=RENAMED)

@@ -20,6 +20,7 @@ from torch_small_models import (
     Tied,
     rows,
 )
+from torch_troubles import TROUBLES
 
 TOKENS = torch.arange(24).view(4, 6)
 
@@ -107,3 +108,14 @@ def test_a_cache_that_is_passed_in_is_written_in_a_copy() -> None:
     first = baechi.rehearse(model, plan, (x, cache), steps=1).losses
     expected = model(x, {"past": torch.zeros(8, 16)})
     assert first == (expected.item(),)
+
+
+@pytest.mark.parametrize("name", ["residual-blocks", "two-streams", "plain-attribute"])
+def test_attention_without_a_batch_and_plain_tensors_rehearse_with_the_same_loss(name: str) -> None:
+    trouble = next(one for one in TROUBLES if one.name == name)
+    sample = trouble.build()
+    options: dict[str, Any] = {"devices": "2x1GiB", "objective": "most-headroom"}
+    plan = baechi.plan(sample.model, sample.args, sample.kwargs, optimizer="sgd", **options)
+    rehearsed = baechi.rehearse(sample.model, plan, sample.args, sample.kwargs)
+    assert rehearsed.losses == (sample.loss().item(),)
+    assert rehearsed.copies == plan.copies > 0

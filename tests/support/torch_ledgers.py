@@ -5,6 +5,7 @@ import functools
 import gc
 import random
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 
@@ -137,3 +138,20 @@ def on_simulated_devices(name: str, mode: str, seed: int) -> tuple[Memory, Measu
         run_steps(case, begin)
         copies = sum(t.source >= 0 for t in devices.transfers)
         return case.memory, Measured([devices.peak_bytes(at) for at in range(3)], copies)
+
+
+def on_virtual_devices(
+    name: str, mode: str, seed: int, counters: ModuleType
+) -> tuple[Memory, Measured]:
+    """Peaks of the test-only device type; call it where `virtual_device.init(3)` was."""
+    case = random_case(name, mode, seed, lambda at: torch.device("vdev", at), in_place=True)
+    move(case)
+
+    def begin() -> None:
+        counters.reset_counts()
+        for device in range(3):
+            counters.reset_peak(device)
+
+    run_steps(case, begin)
+    peaks = [counters.peak(device) for device in range(3)]
+    return case.memory, Measured(peaks, counters.copies())

@@ -110,7 +110,7 @@ class Application:
     def call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one forward."""
         runtime = self.runtime
-        if len(runtime.devices) == 1:
+        if len(runtime.devices) == 1 and not self.placement.ops:
             if common_device((*args, *kwargs.values()), *runtime.devices) in runtime.devices:
                 return original_class(model).forward(model, *args, **kwargs)
             return self._run_modules(model, args, kwargs)

@@ -82,7 +82,8 @@ def replanned(planned: Planned, caps: Sequence[int], cluster: Cluster | None = N
 def _rehearsed(
     planned: Planned, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Planned:
-    peaks = peaks_of(planned.plan, model, args, kwargs)
+    program = planned.program if planned.plan.level == "op" else None
+    peaks = peaks_of(planned.plan, model, args, kwargs, program=program)
     plan = dataclasses.replace(planned.plan, confirmed=peaks)
     return dataclasses.replace(planned, plan=plan)
 

@@ -11,6 +11,7 @@ import torch
 from baechi.errors import InputError
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
+from baechi.torch.program import Program
 from baechi.torch.rehearsal import rehearse
 from baechi.units import format_bytes
 
@@ -67,9 +68,11 @@ def peaks_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     loss: LossArgument = None,
+    program: Program | None = None,
 ) -> tuple[int, ...]:
     """What each device holds at most in a dry rehearsal without limits, in the steady state."""
     unlimited = tuple(dataclasses.replace(device, cap_bytes=2**60) for device in plan.devices)
     free = dataclasses.replace(plan, devices=unlimited)
     steps = 2 if plan.mode == "training" else 1
-    return rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss).peak_bytes
+    done = rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss, program=program)
+    return done.peak_bytes

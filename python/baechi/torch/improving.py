@@ -20,8 +20,8 @@ __all__ = ["budget_of", "improve"]
 
 _NUM_STARTS = 4
 _AT_A_TIME = 24
-_WORK = 12_000_000  # steps and functions that are replayed in all
-_FEWEST, _MOST = 200, 4_000  # candidates
+_WORK = 8_000_000  # steps and functions that are replayed in all
+_FEWEST, _MOST, _FOR_EACH_UNIT = 200, 8_000, 200  # candidates
 _LONGEST_SHIFT = 64
 _MOST_MOVES = 400  # of single units, from one placement
 
@@ -53,7 +53,8 @@ def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
 def budget_of(task: Task) -> int:
     """How many candidates may be judged, the fewer the longer the step."""
     size = len(task.trace.steps) + len(task.trace.functions)
-    return min(_MOST, max(_FEWEST, _WORK // max(1, size)))
+    most = min(_MOST, _FEWEST + _FOR_EACH_UNIT * len(task.units.names))
+    return min(most, max(_FEWEST, _WORK // max(1, size)))
 
 
 class _Left:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from baechi.torch.trace import Trace
 
-__all__ = ["Layout", "Units", "find_units"]
+__all__ = ["Layout", "Units", "find_units", "unseen_modules"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +109,14 @@ def find_units(trace: Trace, parents: frozenset[str]) -> Units:
         union.merge(paths[one], paths[other])
     tied = _colocate(trace, at_step, union)
     return _number(trace, paths, at_step, owned, union, tied)
+
+
+def unseen_modules(trace: Trace, units: Units) -> list[str]:
+    """Modules with weights of which the traced call used nothing; they have a home all the same."""
+    read = {trace.values[v].storage for step in trace.steps for v in step.reads}
+    used = {unit for storage, unit in units.of_storage.items() if storage in read}
+    used |= set(units.of_step)
+    return [name for unit, name in enumerate(units.names) if unit not in used]
 
 
 def _colocate(trace: Trace, at_step: Sequence[int], union: _Union) -> dict[int, int]:

@@ -72,7 +72,7 @@ class Optimizer:
 
     def update_bytes(self, nbytes: int, shape: Sequence[int]) -> tuple[int, int]:
         """What updating a parameter allocates, and what of that stays until the next is updated."""
-        if self.name == "adafactor":
+        if self.name == "adafactor" and not self.foreach:
             peak = 2 * nbytes if len(shape) < 2 else nbytes + _adafactor_state(nbytes, shape)
         else:
             peak = round(self.peak_ratio * nbytes)

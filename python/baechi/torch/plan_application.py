@@ -16,7 +16,9 @@ from baechi.torch.model_plan import ModelPlan
 from baechi.torch.module_homes import module_devices
 from baechi.torch.parameters import weight_devices
 from baechi.torch.placement_rule import ModulePlacement
-from baechi.torch.simdev import resolve
+from baechi.torch.program import Program
+from baechi.torch.simdev import is_simulated, name_of, resolve
+from baechi.torch.simdev_tensor import sim_index
 
 __all__ = ["apply_plan", "as_optimizers", "load_planned_weights", "placement_of"]
 
@@ -31,8 +33,9 @@ def apply_plan(
     devices: Devices | None = None,
     level: str = "auto",
     outputs: str = "where-computed",
+    programs: Sequence[Program] = (),
 ) -> nn.Module:
-    """See `ModelPlan.apply`."""
+    """See `ModelPlan.apply`; `programs` were captured before."""
     plan.check(model)
     if plan.level == "module":
         if level == "op":
@@ -41,12 +44,15 @@ def apply_plan(
                 hint='apply with level="auto" to run it module by module',
             )
         level = "module"
+    placement = placement_of(plan, devices)
+    _check_usable(placement)
     return apply_placement(
         model,
-        placement_of(plan, devices),
+        placement,
         optimizers=as_optimizers(optimizer),
         level=level,
         outputs=outputs,
+        programs=programs,
     )
 
 
@@ -66,6 +72,28 @@ def placement_of(plan: ModelPlan, devices: Devices | None = None) -> ModulePlace
     return ModulePlacement(modules, {key: targets[name] for key, name in plan.ops.items()})
 
 
+def _check_usable(placement: ModulePlacement) -> None:
+    """Raises before weights are moved: outside a simulation they would lose their values."""
+    for device in sorted({*placement.modules.values(), *placement.ops.values()}, key=str):
+        _check_device(device)
+
+
+def _check_device(device: torch.device) -> None:
+    try:
+        found = torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(
+            f'device "{name_of(device)}" cannot be used here: {reason}',
+            hint='rename it: devices={"cuda:0": "simdev:0"} inside baechi.torch.simdev.simulated',
+        ) from error
+    if sim_index(device) is not None and not is_simulated(found):
+        raise InputError(
+            f'device "{name_of(device)}" is there only inside a simulation',
+            hint="apply and train inside `with baechi.torch.simdev.simulated(...)`",
+        )
+
+
 def load_planned_weights(
     plan: ModelPlan,
     model: nn.Module,
@@ -77,7 +105,9 @@ def load_planned_weights(
 ) -> None:
     """See `ModelPlan.load_weights`."""
     plan.check(model)
-    homes = module_devices(model, placement_of(plan, devices).modules)
+    placement = placement_of(plan, devices)
+    _check_usable(placement)
+    homes = module_devices(model, placement.modules)
     load_weights(model, weight_devices(model, homes), path, buffers=buffers, strict=strict)
 
 

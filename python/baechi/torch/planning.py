@@ -20,7 +20,7 @@ from baechi.torch.fingerprints import describe
 from baechi.torch.layouts import parents_of, with_other_names
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
-from baechi.torch.modules import find_units
+from baechi.torch.modules import find_units, unseen_modules
 from baechi.torch.optimizers import Optimizer, read_optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
@@ -161,6 +161,9 @@ def study(
     )
     notes = (*notes, *more)
     units = with_other_names(find_units(trace, parents_of(model)), model)
+    if unseen := unseen_modules(trace, units):
+        listed = ", ".join(f'"{name}"' for name in unseen[:5]) + (", ..." if unseen[5:] else "")
+        notes = (*notes, f"not used by this call, but given a device: {listed}")
     task, prices = make_task(
         trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
     )

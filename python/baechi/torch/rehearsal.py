@@ -15,18 +15,15 @@ from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.torch.capture import capture
 from baechi.torch.device_argument import kind_of
-from baechi.torch.layouts import place_names
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.model_plan import ModelPlan
-from baechi.torch.module_apply import apply_modules
-from baechi.torch.parameters import move_weights, named_weights
-from baechi.torch.placed_graph import place_program
+from baechi.torch.parameters import named_weights
+from baechi.torch.plan_application import apply_plan
 from baechi.torch.pricing import roofline_ns
+from baechi.torch.program import Program
 from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
-from baechi.torch.simdev import OpContext, SimulatedDevices, resolve, simulated, to_host
-from baechi.torch.tracing import trace_call
-from baechi.torch.trees import flatten
+from baechi.torch.simdev import OpContext, SimulatedDevices, simulated, to_host
 from baechi.torch.twins import twin_of
 from baechi.torch.work import work_of
 from baechi.units import format_bytes, format_ns
@@ -84,6 +81,7 @@ def rehearse(
     loss: LossArgument = None,
     optimizer: OptimizerArgument = None,
     level: str | None = None,
+    program: Program | None = None,
 ) -> Rehearsal:
     """Runs a copy of a model as planned on simulated devices whose limits are enforced.
 
@@ -101,6 +99,7 @@ def rehearse(
         optimizer: one of the model, of whose options the copy's is made, or a function that makes
             one of parameters; by default the plan's, with PyTorch's defaults.
         level: "op" or "module" instead of the plan's own.
+        program: what `capture` made of this call, so that it need not be made again.
 
     Raises:
         torch.OutOfMemoryError: a device needed more than its limit.
@@ -115,7 +114,7 @@ def rehearse(
     if plan.asked is not None:
         loss = plan.asked.loss if loss is None else loss
         optimizer = plan.asked.optimizer if optimizer is None else optimizer
-    stage = _Stage(plan, model, args, kwargs, loss, level)
+    stage = _Stage(plan, model, args, kwargs, loss, level, program)
     caps = [device.cap_bytes for device in plan.devices]
     prices = _Prices(plan.cluster)
     simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
@@ -165,64 +164,39 @@ class _Stage:
         kwargs: Mapping[str, Any],
         loss: LossArgument,
         level: str,
+        program: Program | None,
     ) -> None:
         self.plan, self.args, self.kwargs, self.loss, self.level = plan, args, kwargs, loss, level
         self.training = plan.mode == "training"
-        self.targets = {name: resolve(f"simdev:{at}") for at, name in enumerate(plan.cluster.names)}
         self.autocast = getattr(torch, plan.autocast) if plan.autocast else None
-        if level == "op":
+        self.programs = () if program is None else (program,)
+        if level == "op" and program is None:
             captured = capture(model, args, kwargs, training=self.training, autocast=self.autocast)
             if captured.program is None:
                 raise InputError(
                     "this call has no graph: " + "; ".join(captured.reasons),
                     hint='rehearse with level="module"',
                 )
-            self.program = captured.program
-            trace = trace_call(
-                model,
-                self.program,
-                args,
-                kwargs,
-                training=self.training,
-                loss=loss,
-                autocast=self.autocast,
-            )
-            self.placement = place_names(plan, self.program, trace, model)
+            self.programs = (captured.program,)
 
     def set_up(self, model: torch.nn.Module) -> Callable[[], Any]:
-        """Moves the weights of a stand-in; what runs one forward of it."""
+        """Applies the plan to a stand-in, on simulated devices; what runs one forward of it."""
         self.model = model
-        if self.level == "module":
-            modules = {p: self.targets[name] for p, name in self.plan.placement.items()}
-            modules.setdefault("", self.targets[self.plan.cluster.names[0]])
-            if apply_modules(model, modules).runtime is None:  # one device, no hooks that copy
-                return lambda: self._call_on(model, next(iter(modules.values())))
-            return lambda: model(*self.args, **self.kwargs)
-        homes = {w: self.targets[d] for w, d in self.placement.home_of_weight.items()}
-        placed = place_program(
-            self.program,
-            {node: self.targets[name] for node, name in self.placement.device_of_node.items()},
-            homes,
+        if all(module.training != self.training for module in model.modules()):
+            model.train(self.training)  # as it was captured
+        names = self.plan.cluster.names
+        simulated_names = {name: f"simdev:{at}" for at, name in enumerate(names)}
+        apply_plan(
+            self.plan, model, devices=simulated_names, level=self.level, programs=self.programs
         )
-        move_weights(model, _with_ties(model, homes))
-        return lambda: placed(model, self.args, self.kwargs)
 
-    def _call_on(self, model: torch.nn.Module, device: torch.device) -> Any:
-        tensors, tree = flatten((tuple(self.args), dict(self.kwargs)))
-        args, kwargs = tree.rebuild([tensor.to(device) for tensor in tensors])
-        return model(*args, **kwargs)
+        def call() -> Any:
+            if self.autocast is None:
+                return model(*self.args, **self.kwargs)
+            with torch.autocast("cpu", self.autocast):  # simulated devices have the host's
+                return model(*self.args, **self.kwargs)
 
-
-def _with_ties(
-    model: torch.nn.Module, homes: Mapping[str, torch.device]
-) -> dict[str, torch.device]:
-    """A device for every name of every weight."""
-    first: dict[int, str] = {}
-    found: dict[str, torch.device] = {}
-    default = next(iter(homes.values()), resolve("simdev:0"))
-    for name, weight in named_weights(model):
-        found[name] = homes.get(first.setdefault(id(weight), name), default)
-    return found
+        return call
 
 
 def _run(

@@ -16,6 +16,7 @@ from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.program import Program
 from baechi.torch.recorder import Recorder, tensors_in
+from baechi.torch.simdev_lowering import lowered
 from baechi.torch.trace import Function, Step, Trace, Value
 from baechi.torch.work import MathModes
 
@@ -156,7 +157,8 @@ def trace_program(
             held.append(values_of[node])
     last_use = _last_uses(graph)
     grad = torch.enable_grad() if training else torch.no_grad()
-    with grad, recorder, torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack):
+    saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
+    with grad, lowered(plain=True), recorder, saved:
         for node in graph.nodes:
             if node.op == "placeholder":
                 continue
