@@ -32,7 +32,7 @@ from baechi.torch.module_hooks import (
     finish_pass,
     move_arguments,
 )
-from baechi.torch.operands import common_device
+from baechi.torch.operands import common_device, tensors_in
 from baechi.torch.parameters import MovedWeights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.placement_rule import ModulePlacement
@@ -111,7 +111,8 @@ class Application:
         """Runs one forward."""
         runtime = self.runtime
         if len(runtime.devices) == 1 and not self.placement.ops:
-            if common_device((*args, *kwargs.values()), *runtime.devices) in runtime.devices:
+            inputs = tensors_in((args, kwargs))
+            if common_device(inputs, *runtime.devices) in runtime.devices:
                 return original_class(model).forward(model, *args, **kwargs)
             return self._run_modules(model, args, kwargs)
         if self.level != "module" and not runtime.state.frames:
