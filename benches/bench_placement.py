@@ -69,6 +69,39 @@ def bench_m_etf_by_physical_rules(timed, scaled, make, num_ops):
     )
 
 
+def least_memory(graph, make):
+    """Bytes per device with which m-ETF finds a placement without repair, to one part in 64."""
+
+    def fits(memory):
+        try:
+            baechi.place(graph, make.cluster(8, memory), "m-etf", repair=False)
+        except baechi.OutOfMemoryError:
+            return False
+        return True
+
+    ample = baechi.place(graph, make.cluster(8), "m-etf")
+    high = max(device.peak_bytes for device in ample.devices)
+    low = high // 4
+    while not fits(high):
+        low, high = high, high + high // 8
+    for _ in range(6):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def bench_m_etf_under_tight_limits(timed, scaled, make):
+    num_ops = scaled(1_000_000)
+    graph = make.training(num_ops)
+    cluster = make.cluster(8, least_memory(graph, make) * 12 // 10)
+    timed(
+        "m-etf, `physical`, blocks, 1.2 x the least memory that works",
+        num_ops,
+        lambda: baechi.place(graph, cluster, "m-etf"),
+        rounds=3,
+    )
+
+
 def bench_m_etf_on_wide_blocks(timed, scaled, make):
     num_ops = scaled(1_000_000)
     graph, cluster = make.training(num_ops, branches=32), make.cluster(8)
