@@ -12,12 +12,12 @@ import torch_models
 from baechi.errors import InputError, PlanMismatchError
 from baechi.torch.applying import status
 from baechi.torch.capture import capture
-from baechi.torch.layouts import place_names
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.plan_application import placement_of
 from baechi.torch.planning import plan
 from baechi.torch.simdev import simulated, to_host
 from baechi.torch.tracing import trace_call
+from torch_named_places import place_names
 from torch_placing import on
 
 RENAMED = {"cuda:0": "simdev:0", "cuda:1": "simdev:1"}
@@ -95,13 +95,13 @@ def test_ops_go_where_the_plan_counted_them(name: str) -> None:
     program = capture(sample.model, sample.args, sample.kwargs, training=True).program
     assert program is not None
     trace = trace_call(sample.model, program, sample.args, sample.kwargs, training=True)
-    expected = place_names(moved, program, trace, sample.model)
+    devices, weights = place_names(moved, program, trace, sample.model)
     found, homes = placement_of(moved).place(sample.model, program)
     assert {node: str(device) for node, device in found.items()} == {
-        node: expected.device_of_node[node] for node in found
+        node: devices[node] for node in found
     }
     assert {name: str(home) for name, home in homes.items()} == {
-        name: expected.home_of_weight[name] for name in homes
+        name: weights[name] for name in homes
     }
 
 

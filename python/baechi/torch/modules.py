@@ -12,9 +12,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from baechi.torch.trace import Trace
 
-__all__ = ["Layout", "Units", "find_units", "unseen_modules"]
+__all__ = [
+    "Layout",
+    "Units",
+    "find_units",
+    "parents_of",
+    "unseen_modules",
+    "with_other_names",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,3 +170,22 @@ def _number(
         of_storage,
         dict(tied),
     )
+
+
+def parents_of(model: torch.nn.Module) -> frozenset[str]:
+    """Paths of the modules that have children."""
+    return frozenset(
+        name for name, module in model.named_modules() if next(module.children(), None) is not None
+    )
+
+
+def with_other_names(units: Units, model: torch.nn.Module) -> Units:
+    """Units that know their modules also by the other paths at which a model has them."""
+    members = [list(paths) for paths in units.members]
+    of_path = units.of_path
+    first: dict[int, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        known = first.setdefault(id(module), path)
+        if known != path and known in of_path and path not in of_path:
+            members[of_path[known]].append(path)
+    return dataclasses.replace(units, members=tuple(map(tuple, members)))

@@ -17,10 +17,9 @@ from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import describe
-from baechi.torch.layouts import parents_of, with_other_names
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
-from baechi.torch.modules import find_units, unseen_modules
+from baechi.torch.modules import find_units, parents_of, unseen_modules, with_other_names
 from baechi.torch.optimizers import Optimizer, read_optimizer
 from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
