@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,9 +22,10 @@ from baechi.torch.memory import Memory
 from baechi.torch.modules import Layout
 from baechi.torch.optimizers import Optimizer
 from baechi.torch.outcomes import evaluate, judge
+from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.trace import Trace
 from random_traces import random_homes, random_trace, random_units
-from torch_ledgers import studied
+from torch_ledgers import built, studied
 from torch_models import CASES
 
 EXPORTING = [case.name for case in CASES if case.exports]
@@ -76,6 +78,40 @@ def test_layouts_and_memory_of_models_are_those_of_the_oracle(name: str, mode: s
         assert found.memory == expected(
             task.trace, layout, 3, task.optimizer, task.parameters, in_place=in_place
         )
+
+
+@pytest.mark.parametrize(("name", "mode"), STUDIED)
+def test_devices_found_without_a_trace_are_those_of_the_layout(name: str, mode: str) -> None:
+    """The rule on a graph's nodes is the rule on its trace, for any placement and exceptions."""
+    planned, model = studied(name, mode, 3), built(name, mode).model
+    assert planned.program is not None
+    trace, units = planned.task.trace, planned.task.units
+    rng, places = random.Random(name + mode), [torch.device("meta", at) for at in range(3)]
+    storages = {one.name: at for at, one in enumerate(trace.storages) if one.name}
+    for is_scattered in (True, True, False):  # or cut in three
+        devices = [rng.randrange(3) for _ in units.names]
+        devices = devices if is_scattered else sorted(devices)
+        steps = rng.sample(range(len(trace.steps)), 3) if is_scattered else []
+        # Ops on weights of their own module are where that is, and so is what shares memory.
+        bound = {at for group in trace.colocated for at in group}
+        exceptions = {at: rng.randrange(3) for at in steps if at not in bound}
+        layout = layout_oracle.lay_out(trace, units, devices, exceptions)
+        placement = ModulePlacement(
+            {"": places[0]}
+            | {path: places[devices[at]] for path, at in units.of_path.items()},
+            {trace.steps[at].key: places[device] for at, device in exceptions.items()},
+        )
+        found, homes = placement.place(model, planned.program)
+        keys = planned.program.keys
+        by_key = {keys[node]: device.index for node, device in found.items()}
+        assert by_key == {
+            step.key: device
+            for step, device in zip(trace.steps, layout.device_of_step, strict=True)
+            if step.key in by_key
+        }
+        assert {name: home.index for name, home in homes.items()} == {
+            name: layout.home_of_storage[storages[name]] for name in homes
+        }
 
 
 @given(SEEDS)

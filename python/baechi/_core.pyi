@@ -91,9 +91,7 @@ class FlatUnits:
         cls,
         trace: FlatTrace,
         num_units: int,
-        of_step: _Int64s,
-        of_storage: _Int64s,
-        tied_to: _Int64s,
+        columns: dict[str, _Int64s],
     ) -> FlatUnits: ...
     def lay_out(
         self,

@@ -44,12 +44,14 @@ def lay_out(
             if anchor >= 0 and devices[anchor] >= 0:
                 devices[at] = devices[anchor]
             else:
-                held = {home(v): 0 for v in step.reads if home(v) >= 0}
+                inside = {device_of_unit[unit] for unit in units.inside[step.path]}
+                held = {home(v): (0, 0) for v in step.reads if home(v) >= 0}
                 for v in step.reads:
-                    for device in held:
+                    for device, (nbytes, count) in list(held.items()):
                         if device == home(v) or (v, device) in copied:
-                            held[device] += values[v].nbytes
-                devices[at] = max(held, key=held.__getitem__) if held else UNKNOWN
+                            held[device] = nbytes + values[v].nbytes, count + 1
+                most = max(held, key=held.__getitem__) if held else UNKNOWN
+                devices[at] = inside.pop() if len(inside) == 1 else most
         if devices[at] >= 0:
             copied.update(
                 (v, devices[at]) for v in step.reads if home(v) not in (devices[at], UNKNOWN)

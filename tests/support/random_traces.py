@@ -51,7 +51,8 @@ class _Maker:
         born = [self.storage("made") for _ in range(rng.choice((0, 1, 1, 2)))]
         parts = born + [self.values[v].storage for v in reads]
         makes = [self.value(s, at) for s in parts if rng.random() < 0.6]
-        step = Step(f"op:{at}", "", "op", reads, makes, born, rng.choice((0, 50, 300)), [], [])
+        path = rng.choice(("", "a", "b"))
+        step = Step(f"op:{at}", path, "op", reads, makes, born, rng.choice((0, 50, 300)), [], [])
         step.sequence = self.sequence
         self.steps.append(step)
         if not self.training:
@@ -152,6 +153,10 @@ def random_units(rng: random.Random, trace: Trace) -> Units:
     count = rng.randint(1, 6)
     of_step = tuple(rng.randrange(-1, count) for _ in trace.steps)
     names = tuple(str(at) for at in range(count))
+    inside = {
+        path: tuple(rng.sample(range(count), rng.randint(0, min(count, 3))))
+        for path in {step.path for step in trace.steps}
+    }
     return Units(
         names,
         tuple((name,) for name in names),
@@ -166,4 +171,5 @@ def random_units(rng: random.Random, trace: Trace) -> Units:
             for at, unit in enumerate(of_step)
             if unit < 0 and rng.random() < 0.3
         },
+        inside,
     )

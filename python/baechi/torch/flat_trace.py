@@ -112,12 +112,22 @@ def _functions(trace: Trace) -> dict[str, Int64s]:
 
 def flatten_units(trace: Trace, flat: FlatTrace, units: Units) -> _core.FlatUnits:
     """The units of a trace as the core takes them."""
+    scopes = {path: number for number, path in enumerate(units.inside)}
+    owners = zip(trace.steps, units.of_step, strict=True)
     return _core.FlatUnits(
         flat,
         len(units.names),
-        _column(units.of_step),
-        _column(units.of_storage.get(at, -1) for at in range(len(trace.storages))),
-        _column(units.tied_glue.get(at, -1) for at in range(len(trace.steps))),
+        {
+            "unit_of_step": _column(units.of_step),
+            "unit_of_storage": _column(
+                units.of_storage.get(at, -1) for at in range(len(trace.storages))
+            ),
+            "tied_to": _column(units.tied_glue.get(at, -1) for at in range(len(trace.steps))),
+            "scope_of_step": _column(
+                scopes[step.path] if unit < 0 else -1 for step, unit in owners
+            ),
+            **_lists("scope", "scope_unit", list(units.inside.values())),
+        },
     )
 
 

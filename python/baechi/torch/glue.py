@@ -3,7 +3,7 @@
 Between the placed modules of a model there are functions: residual adds, concatenations, masks.
 A function mode sees each call. Inside a module whose parts are all on one device it runs there.
 In any other module it runs on the device that holds most bytes of its operands, where a copy made
-earlier in the pass counts as held and the first operand wins a tie; a call that uses a weight of
+earlier in the pass counts as held, and most operands, then the first one, decide a tie; a call that uses a weight of
 the module itself runs where that weight is. Tensors of the host stay there while no operand of
 the call is on a device of the plan, because code reads lengths and flags of them. A call that
 changes an operand in place runs where that operand is.
@@ -120,11 +120,11 @@ class GlueMode(TorchFunctionMode):
         return self._majority(operands)
 
     def _majority(self, operands: Sequence[Tensor]) -> torch.device:
-        held = {value.device: 0 for value in operands if value.device in self._devices}
+        held = {value.device: (0, 0) for value in operands if value.device in self._devices}
         for value in operands:
-            for device in held:
+            for device, (nbytes, count) in held.items():
                 if value.device == device or self._state.cache.holds(value, device):
-                    held[device] += value.nbytes
+                    held[device] = nbytes + value.nbytes, count + 1
         return max(held, key=held.__getitem__)  # the first of those that hold most
 
     def _look_at_changes(

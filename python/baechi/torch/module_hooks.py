@@ -63,7 +63,7 @@ class Enter:
         frames = self.runtime.state.frames
         device = self.device
         if frames:
-            if isinstance(module, _PASSING) and _passes_on(module):
+            if _passes_on(module):
                 return None
             top = frames[-1]
             if top.module is module:
@@ -83,8 +83,13 @@ _PASSING = (nn.Identity, nn.modules.dropout._DropoutNd)
 
 
 def _passes_on(module: nn.Module) -> bool:
-    """Whether a module of those kinds returns its input as it is."""
-    return not module.training or getattr(module, "p", 0) == 0
+    """Whether a module returns its input as it is."""
+    return isinstance(module, _PASSING) and not (module.training and _may_act(module))
+
+
+def _may_act(module: nn.Module) -> bool:
+    """Whether a module does anything in training mode."""
+    return not isinstance(module, _PASSING) or getattr(module, "p", 0) != 0
 
 
 def move_arguments(
@@ -197,7 +202,8 @@ def add_hooks(
     """Lets the model run with its modules on these devices; one device needs no hooks.
 
     The weights have to be there already. A module without children runs as a whole on its device.
-    One with children does so if all modules in it that have weights or no children agree.
+    One with children does so if all modules in it that have weights, or no children and something
+    to do, agree.
 
     Args:
         model: gets the hooks.
@@ -207,6 +213,7 @@ def add_hooks(
     """
     homes = _homes(model, device_of_module)
     devices = frozenset(at for places in homes.values() for at in places.inside)
+    devices = devices or frozenset((homes[model].own,))
     runtime = ModuleRuntime(devices, outputs)
     if len(devices) == 1:
         return runtime
@@ -225,7 +232,7 @@ def add_hooks(
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """A module's path, its own device, and the devices of all that has weights or no children."""
+    """A module's path, its own device, and the devices of all in it that has weights or acts."""
 
     path: str
     own: torch.device
@@ -242,7 +249,7 @@ def _homes(
         if module not in homes:
             inside = frozenset[torch.device]().union(*map(visit, module.children()))
             own = device_at(paths[module], device_of_module)
-            if not inside or _has_weights(module):
+            if _has_weights(module) or (_may_act(module) and not [*module.children()]):
                 inside |= {own}
             homes[module] = _Places(paths[module], own, inside)
         return homes[module].inside

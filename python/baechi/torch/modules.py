@@ -1,16 +1,16 @@
 """Modules as units of placement: which steps and weights belong together.
 
 A unit is a module with its own weights and the ops that it calls itself. An op that a module with
-children calls, and that reads none of the module's own weights, is glue: it belongs to no unit and
-runs where most bytes of its operands are, copies made before included. That rule is the same for
-the placed graph (ahead of time) and for placed modules (`glue`, while they run), so both make
-about the same copies.
+children calls, and that reads none of the module's own weights, is glue: it belongs to no unit. If
+all units in its module are on one device it runs there, else where most bytes of its operands are,
+copies made before included. That rule is the same for the placed graph (ahead of time) and for
+placed modules (`glue`, while they run), so both make about the same copies.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -21,6 +21,7 @@ __all__ = [
     "Units",
     "find_units",
     "parents_of",
+    "prefixes",
     "unseen_modules",
     "with_other_names",
 ]
@@ -37,6 +38,7 @@ class Units:
         of_storage: unit of each parameter, buffer and constant by storage.
         tied_glue: for glue that must be where another step is (it changes its result in place):
             step to step.
+        inside: units in each module that has glue, by its path.
     """
 
     names: tuple[str, ...]
@@ -44,6 +46,7 @@ class Units:
     of_step: tuple[int, ...]
     of_storage: Mapping[int, int]
     tied_glue: Mapping[int, int]
+    inside: Mapping[str, tuple[int, ...]]
 
     @property
     def of_path(self) -> dict[str, int]:
@@ -163,13 +166,36 @@ def _number(
         return numbers[union.find(at)] if at >= 0 else -1
 
     of_storage = {storage: unit(paths[names[0]]) for storage, names in owned.items()}
+    glue = dict.fromkeys(
+        step.path for step, at in zip(trace.steps, at_step, strict=True) if at < 0
+    )
     return Units(
         tuple(group[0] for group in members),
         tuple(tuple(group) for group in members),
         tuple(unit(at) for at in at_step),
         of_storage,
         dict(tied),
+        _inside(glue, members),
     )
+
+
+def _inside(paths: Iterable[str], members: Sequence[Sequence[str]]) -> dict[str, tuple[int, ...]]:
+    """Units in each module: those with a module at its path or below."""
+    above: dict[str, dict[int, None]] = {path: {} for path in paths}
+    for unit, group in enumerate(members):
+        for path in group:
+            for prefix in prefixes(path):
+                if prefix in above:
+                    above[prefix][unit] = None
+    return {path: tuple(found) for path, found in above.items()}
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """The path of a module and of all that it is in, up to the root's, which is empty."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield path
 
 
 def parents_of(model: torch.nn.Module) -> frozenset[str]:
@@ -188,4 +214,6 @@ def with_other_names(units: Units, model: torch.nn.Module) -> Units:
         known = first.setdefault(id(module), path)
         if known != path and known in of_path and path not in of_path:
             members[of_path[known]].append(path)
-    return dataclasses.replace(units, members=tuple(map(tuple, members)))
+    return dataclasses.replace(
+        units, members=tuple(map(tuple, members)), inside=_inside(units.inside, members)
+    )

@@ -4,9 +4,10 @@ It is what `flat_trace.lay_out` does with a trace, without one, so that applying
 
 An op of a module without children, and one that reads a weight of its own module, runs on the
 module's device. An op of a module with children that reads another's weight runs where that is.
-Any other op is glue: it runs where most bytes of its operands are, copies that earlier ops needed
-included, the first operand winning a tie; or, if it reads nothing that has a device, where its
-result is first read. What shares memory shares a device.
+Any other op is glue: it runs where all that is in its module runs; or, if that is on several
+devices, where most bytes of its operands are, copies that earlier ops needed included, most
+operands and then the first one deciding a tie; or, if it reads nothing that has a device, where
+its result is first read. What shares memory shares a device.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from baechi.torch.module_homes import device_at
+from baechi.torch.modules import prefixes
 from baechi.torch.parameters import ties
 from baechi.torch.program import Program
 
@@ -58,6 +60,10 @@ class _Rule:
         self.homes: dict[str, torch.device] = {}
         names = {name: [other for other, _ in group] for group in ties(model) for name, _ in group}
         self.parents = {path for path, x in model.named_modules() if next(x.children(), None)}
+        paths: dict[nn.Module, list[str]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            paths.setdefault(module, []).append(path)
+        self.paths_of = {path: known for known in paths.values() for path in known}
         self.owners: dict[Node, list[str]] = {}
         placeholders = [node for node in nodes if node.op == "placeholder"]
         for node, given in zip(placeholders, program.inputs, strict=True):
@@ -92,6 +98,17 @@ class _Rule:
             if known:  # weights first: they are at home
                 self.places.update(dict.fromkeys(group, self.places[known[0]]))
 
+    def _devices_inside(self) -> dict[str, set[torch.device]]:
+        """Devices of the units in every module."""
+        units = {unit for node in self.ops if (unit := self._unit(node)) is not None}
+        units |= {owners[0] for node, owners in self.owners.items() if node.op == "placeholder"}
+        inside: dict[str, set[torch.device]] = {}
+        for path in units:
+            for other in self.paths_of[path]:
+                for prefix in prefixes(other):
+                    inside.setdefault(prefix, set()).add(self.placement.device_of(path))
+        return inside
+
     def _unit(self, node: Node) -> str | None:
         path = self.program.module_paths[node.name]
         read = [used for used in node.all_input_nodes if used in self.owners]
@@ -102,21 +119,25 @@ class _Rule:
 
     def place_glue(self) -> None:
         """Ops that read something with a device, in program order."""
+        inside = self._devices_inside()
         copied: set[tuple[Node, torch.device]] = set()
         for node in self.ops:
             reads = node.all_input_nodes
             if node not in self.places:
-                held = {self.places[used]: 0 for used in reads if used in self.places}
+                here = inside.get(self.program.module_paths[node.name], set())
+                held = {self.places[used]: (0, 0) for used in reads if used in self.places}
                 for used in reads:
-                    for device in held:
+                    for device, (nbytes, count) in held.items():
                         if self.places.get(used) == device or (used, device) in copied:
-                            held[device] += _bytes_of(used)
-                if held:
+                            held[device] = nbytes + _bytes_of(used), count + 1
+                if len(here) == 1:
+                    self._settle(node, *here)
+                elif held:
                     self._settle(node, max(held, key=held.__getitem__))
             if node in self.places:
-                here = self.places[node]
+                at = self.places[node]
                 known = (used for used in reads if used in self.places or used.op == "placeholder")
-                copied.update((used, here) for used in known if self.places.get(used) != here)
+                copied.update((used, at) for used in known if self.places.get(used) != at)
 
     def place_by_readers(self) -> None:
         """The others, last ones first: with their first reader, or else with the next op."""

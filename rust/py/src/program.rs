@@ -5,7 +5,7 @@ use baechi_core::problem::Problem;
 use baechi_core::program::blocks::{Cause, NUM_CLASSES, Peak};
 use baechi_core::program::columns::Columns;
 use baechi_core::program::judge::{Judge, Ops};
-use baechi_core::program::layout::{Layout, Units};
+use baechi_core::program::layout::{Layout, UnitColumns, Units};
 use baechi_core::program::replay::{Moved, Replay};
 use baechi_core::program::{NONE, Program, Updated, Updates};
 use baechi_core::rules::Retention;
@@ -139,15 +139,22 @@ impl PyFlatUnits {
         py: Python<'_>,
         trace: &PyFlatTrace,
         num_units: usize,
-        of_step: PyReadonlyArray1<'_, i64>,
-        of_storage: PyReadonlyArray1<'_, i64>,
-        tied_to: PyReadonlyArray1<'_, i64>,
+        columns: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let (steps, storages) = (of_step.as_slice()?, of_storage.as_slice()?);
-        let tied = tied_to.as_slice()?;
-        let program = &trace.program;
-        let units = detached(py, |_| Units::new(program, num_units, steps, storages, tied))?;
-        Ok(Self { units })
+        let column = |name: &'static str| entries(columns, name);
+        let (of_step, of_storage) = (column("unit_of_step")?, column("unit_of_storage")?);
+        let (tied_to, scope_of_step) = (column("tied_to")?, column("scope_of_step")?);
+        let (scope_start, scope_unit) = (column("scope_start")?, column("scope_unit")?);
+        let given = UnitColumns {
+            num_units,
+            of_step: &of_step,
+            of_storage: &of_storage,
+            tied_to: &tied_to,
+            scope_of_step: &scope_of_step,
+            scope_start: &scope_start,
+            scope_unit: &scope_unit,
+        };
+        Ok(Self { units: detached(py, |_| Units::new(&trace.program, &given))? })
     }
 
     /// Device of each step, and of each weight, buffer and constant by storage (-1 for others).

@@ -179,7 +179,7 @@ fn same<T>(what: &'static str, column: &[T], expected: usize) -> Result<()> {
 }
 
 /// The entries of each item.
-fn ranges(
+pub(super) fn ranges(
     what: &'static str,
     starts: &[i64],
     num_items: usize,

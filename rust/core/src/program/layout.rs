@@ -1,12 +1,15 @@
 //! Layouts: where every step and weight goes when the modules of a model are placed.
 //!
-//! A step of a module goes where the module goes. Glue, the ops of modules with children, goes where most bytes of
-//! what it reads are, copies made before included; what reads nothing goes to its first reader.
+//! A step of a module goes where the module goes. Glue, the ops of modules with children, goes where all that is in its
+//! module goes; if that is on several devices, where most bytes of what it reads are, copies made before included; what
+//! reads nothing goes to its first reader.
 
 use super::blocks::HOST;
+use super::columns::ranges;
 use super::{Kind, NONE, Program};
 use crate::error::{Error, Result};
 use crate::{Bytes, DeviceId};
+use std::ops::Range;
 
 /// No device yet.
 const UNKNOWN: DeviceId = NONE - 1;
@@ -21,32 +24,50 @@ pub struct Units {
     of_storage: Vec<u32>,
     /// The step that glue must be with, else [`NONE`].
     tied_to: Vec<u32>,
+    /// The module of glue, which is one of the scopes, else [`NONE`].
+    scope_of_step: Vec<u32>,
+    /// Units in each module that has glue.
+    scopes: Vec<Range<usize>>,
+    in_scopes: Vec<u32>,
+}
+
+/// Units as they arrive; -1 for none.
+#[derive(Debug, Clone, Copy)]
+pub struct UnitColumns<'a> {
+    pub num_units: usize,
+    pub of_step: &'a [i64],
+    pub of_storage: &'a [i64],
+    pub tied_to: &'a [i64],
+    pub scope_of_step: &'a [i64],
+    pub scope_start: &'a [i64],
+    pub scope_unit: &'a [i64],
 }
 
 impl Units {
-    /// Checks the units of a program; -1 for none.
+    /// Checks the units of a program.
     ///
     /// # Errors
     /// [`Error::Shape`] or [`Error::Value`], with the name of the column.
-    pub fn new(
-        program: &Program,
-        num_units: usize,
-        of_step: &[i64],
-        of_storage: &[i64],
-        tied_to: &[i64],
-    ) -> Result<Self> {
-        let num_steps = program.num_steps();
+    pub fn new(program: &Program, given: &UnitColumns<'_>) -> Result<Self> {
+        let (num_steps, num_units) = (program.num_steps(), given.num_units);
+        let of_storage = given.of_storage;
         let of_storage = column("unit of storage", of_storage, program.num_storages(), num_units)?;
         let is_loose = |(at, unit): (usize, &u32)| *unit != NONE && !program.is_kept(at);
         if let Some(index) = of_storage.iter().enumerate().position(is_loose) {
             let value = i64::from(of_storage[index]);
             return Err(Error::Value { what: "unit of storage", index, value });
         }
+        let num_entries = given.scope_unit.len();
+        let num_scopes = given.scope_start.len().max(1) - 1;
+        let scopes = ranges("scope_start", given.scope_start, num_scopes, num_entries)?;
         Ok(Self {
             count: num_units,
-            of_step: column("unit of step", of_step, num_steps, num_units)?,
+            of_step: column("unit of step", given.of_step, num_steps, num_units)?,
             of_storage,
-            tied_to: column("tied glue", tied_to, num_steps, num_steps)?,
+            tied_to: column("tied glue", given.tied_to, num_steps, num_steps)?,
+            scope_of_step: column("scope of step", given.scope_of_step, num_steps, scopes.len())?,
+            scopes,
+            in_scopes: column("scope unit", given.scope_unit, num_entries, num_units)?,
         })
     }
 
@@ -74,8 +95,10 @@ fn column(what: &'static str, given: &[i64], expected: usize, end: usize) -> Res
 pub struct Layout {
     pub device_of_step: Vec<DeviceId>,
     pub homes: Vec<DeviceId>,
-    /// Bytes on each device seen, in the order in which it was seen.
-    seen: Vec<(DeviceId, Bytes)>,
+    /// Bytes and number of operands on each device seen, in the order in which it was seen.
+    seen: Vec<(DeviceId, Bytes, u32)>,
+    /// Device of each scope all of whose units are on one, else unknown.
+    device_of_scope: Vec<DeviceId>,
     copies: Copies,
 }
 
@@ -140,20 +163,30 @@ impl Layout {
         for (step, device) in exceptions {
             self.device_of_step[*step as usize] = *device;
         }
+        self.device_of_scope.clear();
+        self.device_of_scope.extend(units.scopes.iter().map(|scope| {
+            let mut inside = units.in_scopes[scope.clone()].iter().map(|at| device(at, UNKNOWN));
+            let first = inside.next().unwrap_or(UNKNOWN);
+            if inside.all(|other| other == first) { first } else { UNKNOWN }
+        }));
         self.copies.clear(program.values.len());
         for at in 0..program.num_steps() {
             if self.device_of_step[at] == UNKNOWN {
-                let tied = self.device_of_step.get(units.tied_to[at] as usize);
-                self.device_of_step[at] = match tied {
-                    Some(device) if *device != UNKNOWN => *device,
-                    _ => self.majority(program, at),
-                };
+                self.device_of_step[at] = self.device_of_glue(program, units, at);
             }
             self.note_copies(program, at);
         }
         self.adopt_from_readers(program);
         self.place_constants(program);
         Ok(())
+    }
+
+    /// The device of a step that it must be with, or of all that is in its module, or of most bytes.
+    fn device_of_glue(&mut self, program: &Program, units: &Units, at: usize) -> DeviceId {
+        let tied = self.device_of_step.get(units.tied_to[at] as usize);
+        let scope = self.device_of_scope.get(units.scope_of_step[at] as usize);
+        let given = [tied, scope].into_iter().flatten().copied().find(|device| *device != UNKNOWN);
+        given.unwrap_or_else(|| self.majority(program, at))
     }
 
     /// Notes the copies that a step needs; where a device is not known yet, there are none.
@@ -171,28 +204,29 @@ impl Layout {
     }
 
     /// The device of an operand that holds most bytes of what a step reads, in copies too; of those that hold as
-    /// many, the first one's.
+    /// many, that of most operands, so that few are copied; then the first one's.
     fn majority(&mut self, program: &Program, at: usize) -> DeviceId {
         let reads = &program.reads[program.steps[at].reads.clone()];
         self.seen.clear();
         for value in reads {
             let home = program.home(*value, &self.device_of_step, &self.homes);
-            let is_new = self.seen.iter().all(|(device, _)| *device != home);
+            let is_new = self.seen.iter().all(|(device, ..)| *device != home);
             if home != HOST && home != UNKNOWN && is_new {
-                self.seen.push((home, 0));
+                self.seen.push((home, 0, 0));
             }
         }
         for value in reads {
             let home = program.home(*value, &self.device_of_step, &self.homes);
-            for (device, bytes) in &mut self.seen {
+            for (device, bytes, count) in &mut self.seen {
                 if *device == home || self.copies.has(*value, *device) {
                     *bytes += program.values[*value as usize].bytes;
+                    *count += 1;
                 }
             }
         }
-        let mut most = (UNKNOWN, -1);
+        let mut most = (UNKNOWN, -1, 0);
         for found in &self.seen {
-            if found.1 > most.1 {
+            if (found.1, found.2) > (most.1, most.2) {
                 most = *found;
             }
         }
