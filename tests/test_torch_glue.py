@@ -94,7 +94,7 @@ def test_a_copy_is_dropped_after_its_last_use_once_uses_are_known() -> None:
             model(torch.ones(8, WIDTH))
         assert held[0] - held[1] == 8 * 1000 * 4
         assert applied.runtime is not None
-        uses = applied.runtime.use_counts["", True, False]
+        uses = applied.runtime.lessons["", True, False].use_counts
         assert len(uses) == applied.runtime.num_copies
 
 

@@ -50,7 +50,10 @@ class _InFrame:
         was = self._frame
         frame = Frame(was.module, was.path, was.device, was.own_device)
         self._runtime.push(frame, learns=False)
+        notes = self._runtime.state.notes
+        notes.paused += 1  # it has to run in the same way when it is computed again
         try:
             return self._function(*args, **kwargs)
         finally:
+            notes.paused -= 1
             self._runtime.pop(frame.module)

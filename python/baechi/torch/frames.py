@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from baechi.errors import PlacementError
+from baechi.torch.lessons import Lessons, Notes
 from baechi.torch.operands import tensors_in
 from baechi.torch.transfer_cache import TransferCache, version_of
 
@@ -38,10 +39,15 @@ class Frame:
 
     ``device`` is None where its parts are on several devices; ``own_device`` is that of its own
     weights; ``moved`` has (original, copy, version) of each moved argument; ``depth`` counts
-    calls of the module within itself.
+    calls of the module within itself; ``entry`` is known to the notes of the pass; ``unread`` has
+    those copies, by id and number, that nobody has read so far, in a pass that teaches;
+    ``has_left`` says that some arguments were left where they were.
     """
 
-    __slots__ = ("depth", "device", "module", "moved", "own_device", "path")
+    __slots__ = (
+        *("depth", "device", "entry", "has_left", "module", "moved", "own_device", "path"),
+        "unread",
+    )
 
     def __init__(
         self, module: nn.Module, path: str, device: torch.device | None, own_device: torch.device
@@ -53,12 +59,16 @@ class Frame:
         self.own_device = own_device
         self.moved: list[tuple[Tensor, Tensor, int]] = []
         self.depth = 0
+        self.entry: tuple[str, int] | None = None
+        self.unread: dict[int, int] = {}
+        self.has_left = False
 
 
 class ThreadState(threading.local):
     """One thread's frames, the mode and copies of its pass, and stale originals.
 
     ``key`` tells passes apart whose copies are used alike; None where nothing is learned.
+    ``notes`` is what the pass has shown so far.
     """
 
     def __init__(self) -> None:
@@ -68,6 +78,7 @@ class ThreadState(threading.local):
         self.mode: TorchFunctionMode | None = None
         self.key: tuple[str, bool, bool] | None = None
         self.stale: Stale = {}
+        self.notes = Notes(Lessons(), learns=False)
 
 
 def mark_changed_copies(state: ThreadState, frame: Frame) -> None:

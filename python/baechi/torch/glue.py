@@ -28,6 +28,7 @@ from baechi.torch.operands import (
     tensors_in,
 )
 from baechi.torch.transfer_cache import version_of
+from baechi.torch.watching import is_watched, watched
 
 __all__ = ["GlueMode"]
 
@@ -51,8 +52,8 @@ class GlueMode(TorchFunctionMode):
         """Reads and writes the state of the thread; ``runtime`` is for who finds the mode."""
         super().__init__()
         self.runtime = runtime
-        self._state = state
-        self._devices = devices
+        self.state = state
+        self.devices = devices
         self._counts_versions = not torch.is_inference_mode_enabled()
 
     def __torch_function__(
@@ -63,10 +64,19 @@ class GlueMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs a call at once if its operands are where it runs, else moves them first."""
-        state = self._state
+        state = self.state
         if state.stale or not self._counts_versions:
             self._look_at_changes(func, args, kwargs or {})
-        device = common_device(args, state.frames[-1].device)
+        frame = state.frames[-1]
+        if (kwargs and kwargs.get("device") is not None) or is_watched(state, frame):
+            return watched(self, func, args, kwargs or {})
+        return self.run(func, args, kwargs)
+
+    def run(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Any:
+        """Runs a call on one device."""
+        device = common_device(args, self.state.frames[-1].device)
         if kwargs:
             if device is not Mixed.MIXED:
                 device = common_device(kwargs.values(), device)
@@ -90,7 +100,7 @@ class GlueMode(TorchFunctionMode):
         device = self._device_of_call(name, args, kwargs)
         made: list[tuple[Tensor, Tensor, int]] = []
         if device is not None:
-            moves = Moves(self._state.cache, device)
+            moves = Moves(self.state.cache, device)
             args, kwargs = moves.within(args), moves.within(kwargs)
             made = moves.made
         if position is not None:
@@ -98,7 +108,7 @@ class GlueMode(TorchFunctionMode):
         result = func(*args, **kwargs)
         for _, copy, version in made:
             if version_of(copy) != version:
-                raise lost_change(f'"{name}"', f'module "{self._state.frames[-1].path}"')
+                raise lost_change(f'"{name}"', f'module "{self.state.frames[-1].path}"')
         return result
 
     def _device_of_call(
@@ -109,28 +119,34 @@ class GlueMode(TorchFunctionMode):
         if target is not None:
             return target.device
         operands = list(tensors_in((args, kwargs)))
-        if not any(value.device in self._devices for value in operands):
+        if not any(value.device in self.devices for value in operands):
             return None
-        frame = self._state.frames[-1]
+        frame = self.state.frames[-1]
         if frame.device is not None:
             return frame.device
         own = {id(weight) for weight in _own_weights(frame.module)}
         if any(id(value) in own for value in operands):
             return frame.own_device
-        return self._majority(operands)
+        return self.majority(operands)
 
-    def _majority(self, operands: Sequence[Tensor]) -> torch.device:
-        held = {value.device: (0, 0) for value in operands if value.device in self._devices}
+    def majority(self, operands: Sequence[Tensor]) -> torch.device:
+        """The device that holds most bytes of the operands; loose ones do not count."""
+        notes = self.state.notes
+        if notes.loose and not notes.paused:
+            settled = [value for value in operands if not notes.is_loose(value)]
+            if any(value.device in self.devices for value in settled):
+                operands = settled
+        held = {value.device: (0, 0) for value in operands if value.device in self.devices}
         for value in operands:
             for device, (nbytes, count) in held.items():
-                if value.device == device or self._state.cache.holds(value, device):
+                if value.device == device or self.state.cache.holds(value, device):
                     held[device] = nbytes + value.nbytes, count + 1
         return max(held, key=held.__getitem__)  # the first of those that hold most
 
     def _look_at_changes(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        state = self._state
+        state = self.state
         name = getattr(func, "__name__", "")
         if state.stale and name not in _LEFT_ALONE:
             refuse_stale(state.stale, (args, kwargs), f'"{name}"')

@@ -100,11 +100,15 @@ def move_arguments(
     if state.stale:
         refuse_stale(state.stale, (args, kwargs), f'module "{frame.path}"')
     assert frame.device is not None
-    moves = Moves(state.cache, frame.device)
+    frame.entry, left = state.notes.entry(frame.path)
+    moves = Moves(state.cache, frame.device, left)
     args = tuple([_move_argument(value, moves, runtime) for value in args])
     if kwargs:
         kwargs = {key: _move_argument(value, moves, runtime) for key, value in kwargs.items()}
     frame.moved = moves.made
+    frame.has_left = moves.count > len(moves.made)
+    if state.notes.learns and frame.entry is not None:
+        frame.unread = {id(copy): number for number, (_, copy, _) in enumerate(moves.made)}
     return args, kwargs
 
 

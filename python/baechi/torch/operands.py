@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any
 
@@ -63,17 +63,28 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 class Moves:
-    """Moves tensors to a device; ``made`` has (original, copy, version of the copy) of each."""
+    """Moves tensors to a device; ``made`` has (original, copy, version of the copy) of each.
 
-    def __init__(self, cache: TransferCache, device: torch.device) -> None:
-        """Starts without moves."""
+    Args:
+        left: numbers of the moves, in their order, that are not made.
+    """
+
+    def __init__(
+        self, cache: TransferCache, device: torch.device, left: Collection[int] = ()
+    ) -> None:
+        """Starts without moves; ``count`` is how many there would have been."""
         self._cache = cache
+        self._left = left
         self.device = device
+        self.count = 0
         self.made: list[tuple[Tensor, Tensor, int]] = []
 
     def tensor(self, value: Tensor) -> Tensor:
         """The tensor on the device."""
         if value.device == self.device:
+            return value
+        self.count += 1
+        if self.count - 1 in self._left:
             return value
         copy = self._cache.fetch(value, self.device)
         self.made.append((value, copy, version_of(copy)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 from baechi.errors import InputError
 from baechi.torch.frames import Frame, ThreadState, mark_changed_copies
 from baechi.torch.glue import GlueMode
+from baechi.torch.lessons import Lessons, Notes
 from baechi.torch.transfer_cache import TransferCache
 
 __all__ = ["ModuleRuntime"]
@@ -21,8 +24,9 @@ class ModuleRuntime:
     """What the hooks of one model share: its devices, and what each thread is running.
 
     Attributes:
-        use_counts: uses of each copy by outermost module, training flag and grad mode, from the
-            last pass that ended well; with them copies are dropped after their last use.
+        lessons: by outermost module, training flag and grad mode, what the first pass showed, and
+            the uses of each copy in the last pass that ended well; with them copies are dropped
+            after their last use.
         num_copies: copies made in the last pass of any thread.
     """
 
@@ -32,7 +36,8 @@ class ModuleRuntime:
             raise InputError(f'outputs is "{outputs}"', hint=f"one of {', '.join(OUTPUTS)}")
         self.devices = devices
         self.outputs = outputs
-        self.use_counts: dict[tuple[str, bool, bool], list[int]] = {}
+        self.lessons: dict[tuple[str, bool, bool], Lessons] = {}
+        self._in_force: dict[tuple[str, bool, bool], Lessons] = {}
         self.num_copies = 0
         self.state = ThreadState()
 
@@ -49,12 +54,22 @@ class ModuleRuntime:
         """Enters a module; the outermost one starts the pass of its thread."""
         state = self.state
         if not state.frames:
-            key = (frame.path, frame.module.training, torch.is_grad_enabled())
-            state.key = key if learns else None
-            state.cache = TransferCache(self.use_counts.get(key, ()) if learns else ())
+            self._begin_pass(frame, learns=learns)
             state.mode = GlueMode(self, state, self.devices)
             state.mode.__enter__()  # type: ignore[no-untyped-call]
         state.frames.append(frame)
+
+    def _begin_pass(self, frame: Frame, *, learns: bool) -> None:
+        state = self.state
+        key = (frame.path, frame.module.training, torch.is_grad_enabled())
+        known = self.lessons.get(key) if learns else Lessons()
+        if torch._C._current_graph_task_id() >= 0:  # computed again: as the pass that it repeats
+            known = self._in_force.get(key, Lessons())
+        elif learns:
+            self._in_force[key] = known or Lessons()
+        state.key = key if learns else None
+        state.notes = Notes(known or Lessons(), learns=known is None)
+        state.cache = TransferCache(state.notes.lessons.use_counts)
 
     def pop(self, module: nn.Module) -> bool:
         """Leaves a module, and those inside of it; whether the pass of the thread ended with it."""
@@ -62,12 +77,22 @@ class ModuleRuntime:
         while state.frames:
             frame = state.frames[-1]
             mark_changed_copies(state, frame)  # looks at tensors, so the frame has to be there
+            if state.notes.learns and frame.entry is not None:
+                self._note_entry(frame)
             state.frames.pop()
             if frame.module is module:
                 break
         if not state.frames:
             self._end_pass()
         return not state.frames
+
+    def _note_entry(self, frame: Frame) -> None:
+        assert frame.entry is not None
+        assert frame.device is not None
+        notes, unread = self.state.notes, frozenset(frame.unread.values())
+        notes.entered(frame.entry, unread)
+        read = (one for number, (one, *_) in enumerate(frame.moved) if number not in unread)
+        notes.read(read, frame.device)
 
     def reset(self) -> None:
         """Leaves all modules of this thread, after an interruption that no hook has seen."""
@@ -81,7 +106,12 @@ class ModuleRuntime:
         mode, state.mode = state.mode, None
         if mode is not None:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        if state.key is not None:
-            self.use_counts[state.key] = state.cache.uses
+        if state.key is not None and sys.exc_info()[0] is None:
+            taught = state.notes.taught()
+            # What is not made any more would put the counts of all after it out of step.
+            is_settled = not (state.notes.learns and taught.has_moved_values)
+            uses = state.cache.uses if is_settled else ()
+            self.lessons[state.key] = dataclasses.replace(taught, use_counts=uses)
+        state.notes = Notes(Lessons(), learns=False)
         self.num_copies = state.cache.num_copies
         state.cache.clear()
