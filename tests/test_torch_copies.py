@@ -1,50 +1,78 @@
 """Applied models make the copies that the plan counted, and as many for every token."""
 
+import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import torch_counted
 import torch_public_models as public
-from baechi.torch.applying import status
-from baechi.torch.model_plan import ModelPlan
+from baechi.torch.applying import apply_placement, status
+from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.planning import plan
+from baechi.torch.program import Program
 from baechi.torch.simdev import SimulatedDevices, simulated, to_host
 from torch_applied import WIDTH, applied, batch
-from torch_models import BY_NAME, ModelCase
+from torch_models import BY_NAME, CASES, ModelCase, Sample
+from torch_placing import on
 
 SHARES = {"cuda:0": 0.5, "cuda:1": 0.4, "cuda:2": 0.45}  # of what one device would need
 RENAMED = {name: f"simdev:{index}" for index, name in enumerate(SHARES)}
+Copies = tuple[int, int]
+"""Number and bytes."""
 
 
-def cut(case: ModelCase) -> ModelPlan:
-    sample = case.build()
+def between_devices(devices: SimulatedDevices, sample: Sample) -> Copies:
+    """The copies between devices in the second step of an applied model."""
+    for _ in range(2):
+        devices.clear_transfers()
+        sample.loss().backward()
+    between = [one for one in devices.transfers if min(one.source, one.destination) >= 0]
+    return len(between), sum(one.nbytes for one in between)
+
+
+def copies_of(
+    case: ModelCase, placement: ModulePlacement, level: str, programs: Sequence[Program]
+) -> Copies:
+    with simulated(3) as devices:
+        sample = case.build()
+        apply_placement(sample.model, placement, level=level, programs=programs)
+        return between_devices(devices, sample)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_step_copies_what_was_counted(case: ModelCase) -> None:
+    levels, programs = torch_counted.levels_of(case)
+    assert ("op" in levels) == case.exports
+    for seed, places in enumerate((torch_counted.in_parts, torch_counted.scattered)):
+        device_of = places(levels, random.Random(f"{case.name} {seed}"))
+        counted = {}
+        for name, level in levels.items():
+            moved = [one for one in level.counted(device_of).moved if one.source >= 0]
+            counted[name] = len(moved), sum(one.nbytes for one in moved)
+        placement = ModulePlacement({"": on(0)} | {p: on(at) for p, at in device_of.items()})
+        found = copies_of(case, placement, "module", ())
+        for number, nbytes in counted.values():
+            assert found[0] <= 1.1 * number
+            assert found[1] <= 1.1 * nbytes
+        if case.exports:
+            assert copies_of(case, placement, "op", programs) == counted["op"]
+
+
+@pytest.mark.parametrize("name", ["resnet", "t5"])
+def test_a_step_copies_what_the_plan_says(name: str) -> None:
+    sample = BY_NAME[name].build()
     given = sample.model, sample.args, sample.kwargs
     (alone,) = plan(*given, devices="1GiB", optimizer="sgd", confirm=False).devices
     sizes = {name: round(alone.peak_bytes * share) for name, share in SHARES.items()}
-    return plan(*given, devices=sizes, optimizer="sgd", confirm=False)
-
-
-def copies(made: ModelPlan, case: ModelCase, level: str) -> tuple[int, int]:
-    """Number and bytes of the copies between devices in the second step."""
-    with simulated(3) as devices:
-        sample = case.build()
-        made.apply(sample.model, devices=RENAMED, level=level)
-        for _ in range(2):
-            devices.clear_transfers()
-            sample.loss().backward()
-        between = [one for one in devices.transfers if min(one.source, one.destination) >= 0]
-        return len(between), sum(one.nbytes for one in between)
-
-
-@pytest.mark.parametrize("name", ["resnet", "unet", "transformer", "gpt2", "t5"])
-def test_a_step_copies_what_the_plan_counted(name: str) -> None:
-    case = BY_NAME[name]
-    made = cut(case)
+    made = plan(*given, devices=sizes, optimizer="sgd", confirm=False)
     assert made.copies > 0
-    assert copies(made, case, "op") == (made.copies, made.copied_bytes)
-    assert copies(made, case, "module")[0] <= 1.1 * made.copies
+    with simulated(3) as devices:
+        made.apply(sample.model, devices=RENAMED, level="op")
+        assert between_devices(devices, sample) == (made.copies, made.copied_bytes)
 
 
 def grown(devices: SimulatedDevices, model: nn.Module, num_tokens: int) -> tuple[Tensor, list[int]]:

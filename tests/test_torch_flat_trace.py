@@ -97,8 +97,7 @@ def test_devices_found_without_a_trace_are_those_of_the_layout(name: str, mode: 
         exceptions = {at: rng.randrange(3) for at in steps if at not in bound}
         layout = layout_oracle.lay_out(trace, units, devices, exceptions)
         placement = ModulePlacement(
-            {"": places[0]}
-            | {path: places[devices[at]] for path, at in units.of_path.items()},
+            {"": places[0]} | {path: places[devices[at]] for path, at in units.of_path.items()},
             {trace.steps[at].key: places[device] for at, device in exceptions.items()},
         )
         found, homes = placement.place(model, planned.program)

@@ -20,13 +20,13 @@ from torch import Tensor
 __all__ = ["CallKey", "Lessons", "Notes", "asks_only", "read_by"]
 
 CallKey = tuple[str, str, int]
-"""A call within a pass: the path of the module that makes it, its name, and how many were before."""
+"""A call within a pass: the path of its module, its name, and how many there were before."""
 
-# Calls that do not read what the operands hold. What "__get__" answers may be a tensor, then it does.
+# Calls that do not read what the operands hold; "__get__" does where it answers a tensor.
 _ASKING = frozenset(
     (
         *("size", "dim", "ndimension", "numel", "nelement", "element_size", "get_device"),
-            *("is_floating_point", "is_complex", "is_inference", "is_same_size", "result_type"),
+        *("is_floating_point", "is_complex", "is_inference", "is_same_size", "result_type"),
         *("__len__", "__get__", "__hash__", "__repr__", "__format__"),
     )
 )

@@ -166,9 +166,7 @@ def _number(
         return numbers[union.find(at)] if at >= 0 else -1
 
     of_storage = {storage: unit(paths[names[0]]) for storage, names in owned.items()}
-    glue = dict.fromkeys(
-        step.path for step, at in zip(trace.steps, at_step, strict=True) if at < 0
-    )
+    glue = dict.fromkeys(step.path for step, at in zip(trace.steps, at_step, strict=True) if at < 0)
     return Units(
         tuple(group[0] for group in members),
         tuple(tuple(group) for group in members),
