@@ -3,10 +3,11 @@
 Between the placed modules of a model there are functions: residual adds, concatenations, masks.
 A function mode sees each call. Inside a module whose parts are all on one device it runs there.
 In any other module it runs on the device that holds most bytes of its operands, where a copy made
-earlier in the pass counts as held, and most operands, then the first one, decide a tie; a call that uses a weight of
-the module itself runs where that weight is. Tensors of the host stay there while no operand of
-the call is on a device of the plan, because code reads lengths and flags of them. A call that
-changes an operand in place runs where that operand is.
+earlier in the pass counts as held, values made of nothing (`lessons`) do not count, and most
+operands, then the first one, decide a tie; a call that uses a weight of the module itself runs
+where that weight is. Tensors of the host stay there while no operand of the call is on a device
+of the plan, because code reads lengths and flags of them. A call that changes an operand in place
+runs where that operand is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The device of each module of a model, from a map of paths to devices."""
+"""The device of each module of a model, from a map of paths to devices, and which need none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from baechi.errors import InputError
 
-__all__ = ["device_at", "module_devices"]
+__all__ = ["device_at", "may_act", "module_devices", "passes_on"]
 
 
 def module_devices(
@@ -29,3 +29,17 @@ def device_at(path: str, device_of_module: Mapping[str, torch.device]) -> torch.
             )
         prefix = prefix.rpartition(".")[0]
     return device_of_module[prefix]
+
+
+# Where these do nothing they are nowhere: a graph has no op for them either.
+_PASSING = (nn.Identity, nn.modules.dropout._DropoutNd)
+
+
+def passes_on(module: nn.Module) -> bool:
+    """Whether a module returns its input as it is."""
+    return isinstance(module, _PASSING) and not (module.training and may_act(module))
+
+
+def may_act(module: nn.Module) -> bool:
+    """Whether a module does anything in training mode."""
+    return not isinstance(module, _PASSING) or getattr(module, "p", 0) != 0

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 from baechi.torch.checkpointing import follow_checkpoints
 from baechi.torch.custom_functions import follow_custom_functions
 from baechi.torch.frames import Frame, refuse_stale
-from baechi.torch.module_homes import device_at
+from baechi.torch.module_homes import device_at, may_act, passes_on
 from baechi.torch.operands import Moves, rebuilt, tensors_in
 from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.streams import cross_copy
@@ -63,7 +63,7 @@ class Enter:
         frames = self.runtime.state.frames
         device = self.device
         if frames:
-            if _passes_on(module):
+            if passes_on(module):
                 return None
             top = frames[-1]
             if top.module is module:
@@ -76,20 +76,6 @@ class Enter:
         if device is None:
             return None
         return move_arguments(self.runtime, frame, args, kwargs)
-
-
-# Where these do nothing they are nowhere: a graph has no op for them either.
-_PASSING = (nn.Identity, nn.modules.dropout._DropoutNd)
-
-
-def _passes_on(module: nn.Module) -> bool:
-    """Whether a module returns its input as it is."""
-    return isinstance(module, _PASSING) and not (module.training and _may_act(module))
-
-
-def _may_act(module: nn.Module) -> bool:
-    """Whether a module does anything in training mode."""
-    return not isinstance(module, _PASSING) or getattr(module, "p", 0) != 0
 
 
 def move_arguments(
@@ -253,7 +239,7 @@ def _homes(
         if module not in homes:
             inside = frozenset[torch.device]().union(*map(visit, module.children()))
             own = device_at(paths[module], device_of_module)
-            if _has_weights(module) or (_may_act(module) and not [*module.children()]):
+            if _has_weights(module) or (may_act(module) and not [*module.children()]):
                 inside |= {own}
             homes[module] = _Places(paths[module], own, inside)
         return homes[module].inside
