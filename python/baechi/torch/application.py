@@ -162,10 +162,11 @@ class Application:
         """The model's own forward, compiled if that was asked for and all is on one device."""
         forward = original_class(model).forward
         devices = self.runtime.devices
-        if self.compiling is None or len(devices) > 1:
+        if self.compiling is None or self.compiling.refused or len(devices) > 1:
             return MethodType(forward, model)
         if self._whole is None:
-            self._whole = CompiledForward(model, forward, next(iter(devices)), self.compiling)
+            device, runtime = next(iter(devices)), self.runtime
+            self._whole = CompiledForward(model, forward, device, self.compiling, runtime)
         return self._whole
 
     def _active_autocasts(self) -> list[str]:

@@ -58,7 +58,7 @@ def apply_placement(
     moved = move_weights(model, weight_devices(model, homes), optimizers=optimizers)
     runtime = add_hooks(model, placement.modules, outputs=outputs, with_root=False)
     if compiling is not None and compiling.is_possible():
-        add_forwards(model, placement.modules, compiling)
+        add_forwards(model, placement.modules, compiling, runtime)
     vars(model)[STATE] = Application(placement, moved, runtime, level, programs, compiling)
     change_class(model, changed)
     return model

@@ -12,13 +12,15 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 
 from baechi.torch.compiling import Compiling
 from baechi.torch.glue import GlueMode
 from baechi.torch.module_homes import places_of_modules
-from baechi.torch.operands import tensors_in
+from baechi.torch.operands import Moves, tensors_in
+from baechi.torch.runtime import ModuleRuntime
+from baechi.torch.transfer_cache import version_of
 
 __all__ = ["CompiledForward", "add_forwards", "detached_forwards", "remove_forwards"]
 
@@ -32,9 +34,10 @@ class CompiledForward:
         forward: Callable[..., Any],
         device: torch.device,
         compiling: Compiling,
+        runtime: ModuleRuntime,
     ) -> None:
         """Takes forward as the function of the class."""
-        self._module, self._forward = module, forward
+        self._module, self._forward, self._runtime = module, forward, runtime
         self._device, self._compiling = device, compiling
         self._part: Callable[..., Any] | None = None
 
@@ -48,24 +51,46 @@ class CompiledForward:
         return MethodType(self._forward, self._module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the compiled forward if all it is given is on its device, else the plain one."""
+        """Runs the compiled forward if all it is given can be on its device, else the plain one."""
         if torch.compiler.is_compiling():  # within a larger part
             return self._forward(self._module, *args, **kwargs)
-        reason = self._reason_against((args, kwargs))
+        moves = Moves(self._runtime.state.cache, self._device)
+        here = tuple([_on_device(value, moves) for value in args])
+        named = {name: _on_device(value, moves) for name, value in kwargs.items()}
+        reason = self._reason_against((here, named))
         if reason:
             self._compiling.note(reason)
             return self._forward(self._module, *args, **kwargs)
         if self._part is None:
-            self._part = self._compiling.part(self.__wrapped__)
+            self._part = self._compiling.part(_with_own_code(self._forward, self._module))
         with _without_glue():
-            return self._part(*args, **kwargs)
+            result = self._part(*here, **named)
+        for original, copy, version in moves.made:
+            if version_of(copy) != version:
+                original.copy_(copy)
+        return result
 
     def _reason_against(self, values: Any) -> str:
         if any(value.device != self._device for value in tensors_in(values)):
-            return "a module is given tensors of another device"
+            return "a module is given a list or dict with tensors of another device"
         if any(isinstance(mode, GlueMode) for mode in _function_modes()[:-1]):
             return "a function mode of another's is active within the model"
         return ""
+
+
+def _on_device(value: Any, moves: Moves) -> Any:
+    # What is not a number comes from the host here: without the compiler, glue would move it.
+    return moves.tensor(value) if isinstance(value, Tensor) else value
+
+
+def _with_own_code(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
+    """Torch keeps a few compilations for each code object, which modules of a class share."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return forward(module, *args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name="compiled")
+    return call
 
 
 def _function_modes() -> list[Any]:
@@ -84,7 +109,10 @@ def _without_glue() -> Iterator[None]:
 
 
 def add_forwards(
-    model: nn.Module, device_of_module: Mapping[str, torch.device], compiling: Compiling
+    model: nn.Module,
+    device_of_module: Mapping[str, torch.device],
+    compiling: Compiling,
+    runtime: ModuleRuntime,
 ) -> None:
     """Gives the largest modules on one device a compiled forward; not the model itself.
 
@@ -102,7 +130,7 @@ def add_forwards(
             met.update(inner)
             waiting += inner
         elif "forward" not in vars(module) and not _is_layer(module):
-            vars(module)["forward"] = CompiledForward(module, forward, device, compiling)
+            vars(module)["forward"] = CompiledForward(module, forward, device, compiling, runtime)
 
 
 def _is_layer(module: nn.Module) -> bool:

@@ -122,8 +122,7 @@ class CompiledPart:
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             self._compiled = None
             self._compiling.num_parts -= 1
-            said = str(error).strip().partition("\n")[0]
-            self._compiling.note(f"{type(error).__name__}: {said}")
+            self._compiling.note(f"{type(error).__name__}: {_first_lines(error)}")
         return self._plain(*args, **kwargs)
 
 
@@ -156,9 +155,12 @@ def read_compile(compile: CompileArgument, *, refused: str = "") -> Compiling | 
     try:
         torch.compile(_nothing, **compile)
     except (TypeError, RuntimeError) as error:
-        said = str(error).strip().partition("\n")[0]
-        raise InputError(f"torch.compile refuses {dict(compile)}: {said}") from error
+        raise InputError(f"torch.compile refuses {dict(compile)}: {_first_lines(error)}") from error
     return Compiling(compile, refused=refused)
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[:2]).strip()
 
 
 def _nothing() -> None:
