@@ -17,6 +17,8 @@ from baechi.torch.program import Program
 from torch_models import BY_NAME, CASES, loss_of
 from torch_placements import program_of, random_placement
 
+# Torch looks for gradients that inputs do not have, and hides its own warning from users only.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 # One device under three names: the graph is placed and cut as for three, and runs in this process.
 NAMED = [torch.device("cpu", index) for index in range(3)]
 
@@ -80,10 +82,14 @@ def test_a_copy_of_a_weight_comes_before_it_is_changed_and_after() -> None:
 
     at = {"exp": 1, "cos": 1, "sin": 1, "tan": 1, "add": 1, "mul": 1, "mul_1": 1}
     assert parts(Of(counts), X, **at) == [
-        ["exp", "sin", "add"],
         ["add_"],
+        ["exp", "sin", "add"],
         ["cos", "mul", "tan", "mul_1"],
     ]
+    model, twin = Of(counts), Of(counts)
+    one = placed(model, X, **at)
+    compile_parts(one.graph_module, as_it_is)
+    assert torch.equal(one(model, (X,), {}), twin(X))
 
 
 def test_random_numbers_are_drawn_in_the_order_of_the_model() -> None:
@@ -155,14 +161,14 @@ def test_models_compiled_in_parts_compute_the_same(name: str) -> None:
     loss, gradients, buffers = results(sample.model, sample.loss())
     compiling = Compiling({"backend": "aot_eager"})
     found = run_in_parts(name, program_of(name, torch.float64), 5, compiling.part)
-    assert compiling.num_parts > 20
+    assert compiling.num_parts > 5
     assert not compiling.reasons
     assert torch.equal(found[0], loss)
     agrees(found[1], gradients)
     agrees(found[2], buffers)
 
 
-def test_regions_that_are_computed_again_are_compiled_inside() -> None:
+def test_regions_that_are_computed_again_are_compiled_as_a_whole() -> None:
     torch.manual_seed(0)
     model = corners.Checkpointed()
     x = torch.randn(2, 4)
@@ -172,6 +178,6 @@ def test_regions_that_are_computed_again_are_compiled_inside() -> None:
     compiling = Compiling({"backend": "aot_eager"})
     compile_parts(one.graph_module, compiling.part)
     found = results(model, one(model, (x,), {}))
-    assert (compiling.num_parts, compiling.reasons) == (3, {})
+    assert (compiling.num_parts, compiling.reasons) == (len(model.blocks) + 1, {})
     assert torch.equal(found[0], loss)
     agrees(found[1], gradients)

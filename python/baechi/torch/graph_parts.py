@@ -24,20 +24,20 @@ __all__ = ["compile_parts", "parts_of"]
 
 
 def compile_parts(
-    graph_module: GraphModule, compiled: Callable[[GraphModule], Callable[..., Any]]
+    graph_module: GraphModule, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
-    """Compiles the parts of a placed graph, and those of the regions that it computes again.
+    """Compiles the parts of a placed graph, and regions on one device that it computes again.
 
-    A part of a single op stays as it is: there is nothing in it to fuse.
+    A part of a single op stays as it is: there is nothing in it to fuse. So do regions on several
+    devices: what is computed again cannot be compiled in pieces.
 
     Args:
         graph_module: changed in place.
         compiled: takes a part to what is called in its place.
     """
     for node in graph_module.graph.nodes:
-        if isinstance(node.target, Recomputed):
-            compile_parts(node.target.part, compiled)
-
+        if isinstance(node.target, Recomputed) and _is_on_one_device(node.target.part.graph):
+            node.target = compiled(node.target)
     for nodes in parts_of(graph_module.graph):
         if sum(node.target is not operator.getitem for node in nodes) > 1:
             outline(graph_module, nodes, lambda part, reads: compiled(part))
@@ -103,3 +103,8 @@ class _Cut:
 
 def _is_outside(node: Any) -> bool:
     return node.op == "call_function" and PLACE not in node.meta
+
+
+def _is_on_one_device(graph: Graph) -> bool:
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    return len({node.meta.get(PLACE) for node in nodes}) == 1  # copies have no place
