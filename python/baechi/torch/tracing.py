@@ -15,9 +15,11 @@ from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.program import Program
-from baechi.torch.recorder import Recorder, tensors_in
+from baechi.torch.recorder import Recorder
 from baechi.torch.simdev_lowering import lowered
 from baechi.torch.trace import Function, Step, Trace, Value
+from baechi.torch.trees import tensors_in
+from baechi.torch.twins import on_meta
 from baechi.torch.work import MathModes
 
 __all__ = ["trace_call", "trace_program"]
@@ -87,10 +89,10 @@ def trace_call(
         InputError: there is no loss, or it has no gradient.
     """
     weights = {
-        name: _on_meta(tensor, training)
+        name: on_meta(tensor, training=training)
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    inputs = [_on_meta(tensor, False) for tensor in program.bind(args, kwargs)]
+    inputs = [on_meta(tensor, training=False) for tensor in program.bind(args, kwargs)]
 
     def scalar(output: Any) -> torch.Tensor:
         return loss_value(output, loss)
@@ -104,13 +106,6 @@ def trace_call(
         ties=ties_of(model),
         modes=MathModes.of_this_process(autocast),
     )
-
-
-def _on_meta(tensor: torch.Tensor, training: bool) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=training and tensor.requires_grad)
-    return made
 
 
 def trace_program(
@@ -147,7 +142,7 @@ def trace_program(
             tensor, kind = inputs[given.index], "input"
         elif given.kind == "constant":
             tensor, kind = given.value, "constant"
-            tensor = _on_meta(tensor, False) if isinstance(tensor, torch.Tensor) else tensor
+            tensor = on_meta(tensor, training=False) if isinstance(tensor, torch.Tensor) else tensor
         else:
             tensor, kind = weights[given.name], given.kind
         roots.append(tensor)
