@@ -26,7 +26,7 @@ from baechi.torch.recorder import Recorder
 from baechi.torch.simdev_lowering import lowered
 from baechi.torch.trace import Step, Trace, Value
 from baechi.torch.trees import flatten, tensors_in
-from baechi.torch.twins import on_meta, twin_of
+from baechi.torch.twins import twin_of
 from baechi.torch.work import MathModes
 
 __all__ = ["trace_eager"]
@@ -58,11 +58,11 @@ def trace_eager(
             loss with a gradient.
     """
     modes = MathModes.of_this_process(autocast)
-    twin = twin_of(model, on_meta)
+    twin = twin_of(model, _on_meta)
     try:
-        inputs = _tree_on_meta((tuple(args), dict(kwargs)))
+        on_meta = _tree_on_meta((tuple(args), dict(kwargs)))
         run = _Run(twin, modes, training, "eager")
-        return run.trace(inputs, loss, autocast, ties_of(model))
+        return run.trace(on_meta, loss, autocast, ties_of(model))
     except InputError:
         raise
     except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError) as error:
@@ -83,9 +83,16 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
 def _tree_on_meta(tree: Any) -> Any:
     tensors, rest = flatten(tree)
-    return rest.rebuild([on_meta(tensor) for tensor in tensors])
+    return rest.rebuild([_on_meta(tensor) for tensor in tensors])
 
 
 def _tree_on_cpu(tree: Any) -> Any:

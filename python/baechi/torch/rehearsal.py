@@ -24,7 +24,7 @@ from baechi.torch.program import Program
 from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import OpContext, SimulatedDevices, simulated, to_host
-from baechi.torch.twins import on_meta, twin_of
+from baechi.torch.twins import twin_of
 from baechi.torch.work import work_of
 from baechi.units import format_bytes, format_ns
 
@@ -141,7 +141,16 @@ def _old_objects_spared() -> Iterator[None]:
 
 def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
     """A copy whose weights may be moved: the real numbers, or none."""
-    return twin_of(model, on_meta) if dry else copy.deepcopy(model)
+    if not dry:
+        return copy.deepcopy(model)
+
+    def on_meta(tensor: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+        return made
+
+    return twin_of(model, on_meta)
 
 
 class _Stage:

@@ -19,7 +19,6 @@ from baechi.torch.recorder import Recorder
 from baechi.torch.simdev_lowering import lowered
 from baechi.torch.trace import Function, Step, Trace, Value
 from baechi.torch.trees import tensors_in
-from baechi.torch.twins import on_meta
 from baechi.torch.work import MathModes
 
 __all__ = ["trace_call", "trace_program"]
@@ -89,10 +88,10 @@ def trace_call(
         InputError: there is no loss, or it has no gradient.
     """
     weights = {
-        name: on_meta(tensor, training=training)
+        name: _on_meta(tensor, training)
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    inputs = [on_meta(tensor, training=False) for tensor in program.bind(args, kwargs)]
+    inputs = [_on_meta(tensor, False) for tensor in program.bind(args, kwargs)]
 
     def scalar(output: Any) -> torch.Tensor:
         return loss_value(output, loss)
@@ -106,6 +105,13 @@ def trace_call(
         ties=ties_of(model),
         modes=MathModes.of_this_process(autocast),
     )
+
+
+def _on_meta(tensor: torch.Tensor, training: bool) -> torch.Tensor:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=training and tensor.requires_grad)
+    return made
 
 
 def trace_program(
@@ -142,7 +148,7 @@ def trace_program(
             tensor, kind = inputs[given.index], "input"
         elif given.kind == "constant":
             tensor, kind = given.value, "constant"
-            tensor = on_meta(tensor, training=False) if isinstance(tensor, torch.Tensor) else tensor
+            tensor = _on_meta(tensor, False) if isinstance(tensor, torch.Tensor) else tensor
         else:
             tensor, kind = weights[given.name], given.kind
         roots.append(tensor)

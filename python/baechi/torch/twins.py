@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Impostor", "hidden_modules", "hooks_of", "on_meta", "plain_tensors", "twin_of"]
+__all__ = ["Impostor", "hidden_modules", "hooks_of", "plain_tensors", "twin_of"]
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -79,14 +79,6 @@ def _storage_of(tensor: torch.Tensor) -> int | None:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # wrapper subclasses have none
         return None
-
-
-def on_meta(tensor: torch.Tensor, *, training: bool = True) -> torch.Tensor:
-    """A tensor without numbers in place of this one; a parameter's is trained where it is."""
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=training and tensor.requires_grad)
-    return made
 
 
 class _Replacing(TorchFunctionMode):
