@@ -9,9 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import baechi
 import torch_models
-from baechi.torch.module_apply import apply_modules
 from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
-from torch_placing import at_random, largest_difference, on
+from torch_placing import apply_modules, at_random, largest_difference, on
 
 FIRST = resolve("simdev:0")
 
