@@ -29,12 +29,13 @@ from baechi.torch.frames import Frame
 from baechi.torch.graph_parts import compile_parts
 from baechi.torch.model_state import ModelState
 from baechi.torch.module_hooks import finish_outputs, finish_pass, move_arguments
-from baechi.torch.operands import common_device, tensors_in
+from baechi.torch.operands import common_device
 from baechi.torch.parameters import MovedWeights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
 from baechi.torch.runtime import ModuleRuntime
+from baechi.torch.trees import tensors_in
 
 __all__ = ["LEVELS", "Application", "Status"]
 

@@ -18,9 +18,10 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 from baechi.torch.compiling import Compiling
 from baechi.torch.glue import GlueMode
 from baechi.torch.module_homes import places_of_modules
-from baechi.torch.operands import Moves, tensors_in
+from baechi.torch.operands import Moves
 from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.transfer_cache import version_of
+from baechi.torch.trees import tensors_in
 
 __all__ = ["CompiledForward", "add_forwards", "detached_forwards", "remove_forwards"]
 
