@@ -143,3 +143,43 @@ def test_a_custom_function_takes_operands_of_two_devices() -> None:
             torch.testing.assert_close(to_host(found.grad), expected.grad)
         assert status(model).level == "module"
         assert any("Blend" in reason for reason in status(model).reasons)
+
+
+class Typed(nn.Module):
+    """Asks a tensor for its type and device only, unless it is told to read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+        self.reads = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.reads:
+            return self.weight * x.sum()
+        return self.weight.to(x.device, x.dtype) * torch.arange(WIDTH, device=x.device)
+
+
+class AskingOnly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.a, self.typed, self.b = nn.Linear(WIDTH, WIDTH), Typed(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        start = torch.zeros(WIDTH, device=y.device)  # is first read beside b
+        return self.b(y + self.typed(y)) + start
+
+
+def test_what_a_module_only_asks_for_its_type_is_not_copied_again() -> None:
+    with simulated(3) as devices:
+        model, twin = AskingOnly(), AskingOnly()
+        applied(model, {"": 0, "typed": 1, "b": 2}, level="module")
+        counts = []
+        for step in range(4):
+            model.typed.reads = twin.typed.reads = step == 3  # then it is copied after all
+            devices.clear_transfers()
+            assert torch.equal(to_host(model(batch())), twin(batch()))
+            between = [one for one in devices.transfers if min(one.source, one.destination) >= 0]
+            counts.append(len(between))
+        assert counts == [3, 2, 2, 3]  # first y, the sum and the start, then typed and the sum

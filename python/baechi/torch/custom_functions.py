@@ -28,11 +28,14 @@ def follow_custom_functions() -> None:
         """Runs the function; see `torch.autograd.Function`."""
         call = original.__get__(None, cls)
         is_torch_s = cls.__module__.startswith("torch.")  # these know what they do: checkpoints
-        if not is_torch_s and common_device((*args, *kwargs.values()), None) is Mixed.MIXED:
+        if not is_torch_s:
             modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
             for mode in reversed(modes):
                 if isinstance(mode, GlueMode):
-                    return mode.run_aligned(call, args, kwargs)
+                    mode.state.frames[-1].unread.clear()  # it may read them unseen
+                    if common_device((*args, *kwargs.values()), None) is Mixed.MIXED:
+                        return mode.run_aligned(call, args, kwargs)
+                    break
         return call(*args, **kwargs)
 
     apply.follows_devices = True  # type: ignore[attr-defined]

@@ -26,9 +26,9 @@ from baechi.torch.operands import (
     changed_operand,
     common_device,
     operand_on_host,
-    tensors_in,
 )
 from baechi.torch.transfer_cache import version_of
+from baechi.torch.trees import tensors_in
 from baechi.torch.watching import is_watched, watched
 
 __all__ = ["GlueMode"]

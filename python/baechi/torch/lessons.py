@@ -9,6 +9,7 @@ gradient: what runs on given operands runs where it did.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,6 +91,7 @@ class Notes:
         self.lessons = lessons
         self.learns = learns
         self.paused = 0
+        self._compiled = _num_compiled()
         self.loose: dict[int, _Loose] = {}
         self._calls: Counter[tuple[str, str]] = Counter()
         self._entries: Counter[str] = Counter()
@@ -162,4 +164,12 @@ class Notes:
                 first = first.first
             if one.key is not None and first is not None and first != one.made_on:
                 factories[one.key] = first
-        return Lessons(factories=factories, unread=dict(self._unread))
+        # Compiled code reads its operands unseen; it is compiled in the pass that first runs it.
+        is_seen = self._compiled == _num_compiled()
+        return Lessons(factories=factories, unread=dict(self._unread) if is_seen else {})
+
+
+def _num_compiled() -> int:
+    """How many functions torch.compile has looked at in this process."""
+    compiler = sys.modules.get("torch._dynamo.utils")
+    return 0 if compiler is None else sum(compiler.counters["frames"].values())

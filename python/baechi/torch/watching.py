@@ -13,7 +13,8 @@ from torch import Tensor
 
 from baechi.torch.frames import Frame, ThreadState
 from baechi.torch.lessons import asks_only, read_by
-from baechi.torch.operands import changed_operand, tensors_in
+from baechi.torch.operands import changed_operand
+from baechi.torch.trees import tensors_in
 
 __all__ = ["is_watched", "watched"]
 
