@@ -222,7 +222,8 @@ def add_hooks(
     """
     all_places = places_of_modules(model, device_of_module)
     devices = frozenset(at for places in all_places.values() for at in places.inside)
-    devices = devices or frozenset((all_places[model].own,))
+    leaves = (module for module in all_places if next(module.children(), None) is None)
+    devices |= {all_places[module].own for module in leaves}
     runtime = ModuleRuntime(devices, outputs)
     if len(devices) == 1:
         return runtime
