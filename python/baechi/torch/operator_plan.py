@@ -73,8 +73,8 @@ def _about_copies(schedule: Schedule, outcome: Outcome) -> Iterator[str]:
     here, copies = len(schedule.transfers.tensor), sum(m.source >= 0 for m in outcome.memory.moved)
     if here != copies:
         yield (
-            f"{here} transfers here, {copies} copies of the plan, which are PyTorch's: there gradients "
-            "that meet are added before they are sent, and tensors that share memory are sent each"
+            f"{here} transfers here, {copies} copies of the plan, which are PyTorch's: it adds "
+            "gradients that meet before it sends them, and sends each of tensors that share memory"
         )
 
 
