@@ -55,7 +55,10 @@ class CompiledForward:
         """Runs the compiled forward if all it is given can be on its device, else the plain one."""
         if torch.compiler.is_compiling():  # within a larger part
             return self._forward(self._module, *args, **kwargs)
-        moves = Moves(self._runtime.state.cache, self._device)
+        state = self._runtime.state
+        if state.frames:
+            state.frames[-1].unread.clear()  # no mode sees what compiled code reads
+        moves = Moves(state.cache, self._device)
         here = tuple([_on_device(value, moves) for value in args])
         named = {name: _on_device(value, moves) for name, value in kwargs.items()}
         reason = self._reason_against((here, named))
