@@ -170,6 +170,6 @@ class Notes:
 
 
 def _num_compiled() -> int:
-    """How many functions torch.compile has looked at in this process."""
+    """How many graphs torch.compile has made in this process."""
     compiler = sys.modules.get("torch._dynamo.utils")
-    return 0 if compiler is None else sum(compiler.counters["frames"].values())
+    return 0 if compiler is None else int(compiler.counters["stats"]["unique_graphs"])
