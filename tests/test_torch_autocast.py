@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import baechi
 import torch_models
-from baechi.torch.module_apply import apply_modules
 from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
-from torch_placing import at_random, largest_difference, on
+from torch_placing import apply_modules, at_random, largest_difference, on
 
 FIRST = resolve("simdev:0")
 
@@ -90,3 +90,28 @@ def test_a_dry_rehearsal_has_the_casts_too() -> None:
     with simulated(1, dry=True), autocast():
         x = torch.empty(4, 4, device=on(0))
         assert (x @ x).dtype == torch.bfloat16
+
+
+CALLS: list[str] = []
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        CALLS.append("forward")
+        return self.second(self.first(x).relu()).square().mean()
+
+
+def test_a_plan_under_autocast_is_confirmed_without_capturing_again() -> None:
+    counts = []
+    pins = {"first": "cuda:0", "second": "cuda:1"}
+    for dtype in (None, torch.bfloat16):
+        CALLS.clear()
+        x = torch.rand(4, 8)
+        plan = baechi.plan(Counted(), (x,), devices="2x1MiB", autocast=dtype, pin=pins)
+        assert (plan.level, len(plan.confirmed)) == ("op", 2)
+        counts.append(len(CALLS))
+    assert counts[0] == counts[1]

@@ -16,7 +16,7 @@ from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
-from baechi.torch.fingerprints import describe
+from baechi.torch.fingerprints import describe, refuse_compiled
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units, parents_of, unseen_modules, with_other_names
@@ -81,8 +81,7 @@ def plan(
 
     Raises:
         OutOfMemoryError: no placement was found that fits; it says what would.
-        InputError: an argument is wrong; the message names it.
-        PlacementError: pins contradict each other.
+        InputError: an argument is wrong or pins contradict each other; the message names them.
     """
     planned = study(
         model,
@@ -144,6 +143,7 @@ def study(
     _check_choice("level", level, ("auto", "op", "module"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    refuse_compiled(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
     reader, more = _optimizer(optimizer, model, cluster, training)
