@@ -29,7 +29,7 @@ from baechi.torch.stand_ins import kernels_of
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing_levels import flatten_call, trace_at
 
-__all__ = ["Planned", "Prepared", "plan", "prepare", "study"]
+__all__ = ["Planned", "Prepared", "plan", "prepare", "searched", "study"]
 
 _FOREACH = ("cuda", "xpu", "mtia", "privateuseone")  # where PyTorch's optimizers prefer foreach
 
@@ -78,7 +78,7 @@ def plan(
         autocast: as under ``torch.autocast`` with this type.
         costs: measured times (`baechi.torch.measuring`); other ops have analytic prices.
         confirm: rehearse the plan without values, and plan again with closer limits if a device
-            then takes more than its limit.
+            then takes over 2 % more than predicted, or more than its limit.
 
     Raises:
         OutOfMemoryError: no placement was found that fits; it says what would.
@@ -129,7 +129,11 @@ def study(
     **options: Any,
 ) -> Planned:
     """Plans without rehearsing and without complaining that nothing fits; options of `prepare`."""
-    prepared = prepare(model, args, kwargs, **options)
+    return searched(prepare(model, args, kwargs, **options))
+
+
+def searched(prepared: Prepared) -> Planned:
+    """Searches what was prepared."""
     task, context = prepared.task, prepared.context
     outcome, found = search(task)
     made = draft(task, outcome, found, context)
