@@ -181,6 +181,7 @@ class _Run:
     ):
         self.model, self.training, self.stand_ins = model, training, stand_ins
         self.kernels = CPU_KERNELS if stand_ins is None else stand_ins.kernels
+        self.casts = False
         self.recorder = _EagerRecorder(modes, self.kernels)
         self.keeper = Keeper(self.recorder)
 
@@ -199,7 +200,7 @@ class _Run:
         held += [recorder.add_value(t, -1, None, "input", "") for t in roots]
         hooks = [hook for pair in self.model.named_modules() for hook in self._watch(*pair)]
         grad = torch.enable_grad() if self.training else torch.no_grad()
-        kind = self.kernels.device_type
+        kind, self.casts = self.kernels.device_type, autocast is not None
         casts = torch.autocast(kind, autocast) if autocast else contextlib.nullcontext()
         saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
         with grad, self._running(), recorder, saved:
@@ -247,7 +248,9 @@ class _Run:
         return trace
 
     def _running(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.stand_ins is None else self.stand_ins.running()
+        if self.stand_ins is None:
+            return contextlib.nullcontext()
+        return self.stand_ins.running(casts=self.casts)
 
     def _weights(self) -> list[int]:
         """Values of parameters and buffers, by the first of their names."""

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from baechi.cluster import Cluster
 from baechi.torch.costs import Costs
+from baechi.torch.simdev_autocast import autocasting_all
 from baechi.torch.simdev_lowering import lowered
 
 __all__ = ["CPU_KERNELS", "Kernels", "StandIns", "kernels_of"]
@@ -61,10 +62,14 @@ class StandIns:
         return made
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Ops on stand-ins come apart as on the device."""
-        with lowered(plain=True) if self.mode is None else self.mode:
-            yield
+    def running(self, *, casts: bool = False) -> Iterator[None]:
+        """Ops on stand-ins come apart as on the device; they follow its autocast if asked to."""
+        if self.mode is not None:
+            with self.mode:
+                yield
+        else:
+            with lowered(plain=True), autocasting_all() if casts else contextlib.nullcontext():
+                yield
 
 
 def kernels_of(cluster: Cluster, costs: Costs) -> Kernels:
