@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from baechi.torch.applied_class import STATE
 from baechi.torch.applying import apply_placement, status
-from baechi.torch.module_apply import apply_modules
+from baechi.torch.module_hooks import add_hooks
 from baechi.torch.placement_rule import ModulePlacement
 
 NUM = 200
@@ -43,7 +43,7 @@ class Calls(nn.Module):
 
 def placed(model: nn.Module, is_placed: bool) -> nn.Module:
     if is_placed:  # nothing runs on the second device, which need not exist
-        apply_modules(model, {"": HOST, "other": META})
+        add_hooks(model, {"": HOST, "other": META})
     return model
 
 

@@ -2,28 +2,19 @@
 
 import math
 
-import networkx as nx
 import pytest
 
 import baseline_lp
 import baseline_tf
 import baseline_torch
 import vectors
+from original_graphs import small_graph
 
 UNLIMITED = 10**9
 
 
-def runs(records):
-    """List every (record, algorithm) as a pytest parameter with a readable id."""
-    return [
-        pytest.param(record, name, id=f"{record['id']}-{name}")
-        for record in records
-        for name in record["results"]
-    ]
-
-
-TF_RUNS = runs(vectors.tf_records())
-TORCH_RUNS = runs(vectors.torch_records())
+TF_RUNS = vectors.runs(vectors.tf_records())
+TORCH_RUNS = vectors.runs(vectors.torch_records())
 TF_SCT_RUNS = [
     run for run in TF_RUNS if "favorite_edges" in run.values[0]["results"][run.values[1]]
 ]
@@ -69,11 +60,6 @@ def outcome(place, record, name):
     return graph, None
 
 
-def column(graph, attribute):
-    """List a node attribute in ascending op id."""
-    return [graph.nodes[op][attribute] for op in sorted(graph.nodes)]
-
-
 @pytest.mark.parametrize(("record", "name"), TF_RUNS)
 def test_tf_baseline_equals_the_record(record, name):
     expected = record["results"][name]
@@ -81,9 +67,9 @@ def test_tf_baseline_equals_the_record(record, name):
     assert error == expected.get("error")
     if error is not None:
         return
-    assert column(graph, "p") == expected["p"]
+    assert vectors.column(graph, "p") == expected["p"]
     if "start" in expected:
-        assert column(graph, "start_ts") == expected["start"]
+        assert vectors.column(graph, "start_ts") == expected["start"]
         assert graph.graph["makespan"] == expected["makespan"]
     baseline_tf.virtual_scheduler(graph, vectors.device_graph(record))
     assert graph.graph["makespan"] == expected["replay_makespan"]
@@ -95,13 +81,13 @@ def test_torch_baseline_equals_the_record(record, name):
     expected = record["results"][name]
     graph, error = outcome(place_torch, record, name)
     assert error == expected.get("error")
-    assert column(graph, "topo_order") == expected["topo_order"]
+    assert vectors.column(graph, "topo_order") == expected["topo_order"]
     if error is not None:
         return
-    assert column(graph, "p") == expected["p"]
+    assert vectors.column(graph, "p") == expected["p"]
     assert graph.graph["peak"] == expected["peak_mem"]
     if "start" in expected:
-        assert column(graph, "start_ts") == pytest.approx(expected["start"], abs=1e-5)
+        assert vectors.column(graph, "start_ts") == pytest.approx(expected["start"], abs=1e-5)
         assert graph.graph["makespan"] == pytest.approx(expected["makespan"], abs=1e-5)
 
 
@@ -116,34 +102,6 @@ def test_favorite_edges_give_the_recorded_favorites(record, name):
 def test_the_linear_program_has_the_recorded_optimum(record, name):
     optimum, _ = baseline_tf.lp_favorites(vectors.op_graph(record), threshold=0.1)
     assert optimum == pytest.approx(record["results"][name]["lp_optimum"], abs=2e-6)
-
-
-def small_graph(durations, edges, op_bytes=None, **attributes):
-    """Build a graph that both baselines read: durations by op, (parent, child, comm) edges.
-
-    `op_bytes` is the memory of each op, output and persistent at once. Copies of inputs weigh
-    nothing. Attributes (a dict by op each) replace the defaults of the nodes.
-    """
-    graph = nx.DiGraph()
-    for op, duration in durations.items():
-        num_bytes = (op_bytes or {}).get(op, 0)
-        node = {
-            "weight": duration,
-            "temporary_memory": 0,
-            "persistent_memory": num_bytes,
-            "output_memory": [num_bytes],
-            "colocation_group": f"op{op}",
-            "temporary_mem": 0,
-            "permanent_mem": num_bytes,
-            "peak_mem": num_bytes,
-            "parameter_mem": 0,
-        }
-        node |= {name: values[op] for name, values in attributes.items() if op in values}
-        graph.add_node(op, id=op, name=f"op{op}", **node)
-    for edge_id, (parent, child, comm) in enumerate(edges):
-        tensor = {"name": f"{parent}-{child}", "weight": comm, "num_bytes": 0}
-        graph.add_edge(parent, child, id=edge_id, weight=comm, requested_bytes=0, tensor=[tensor])
-    return graph
 
 
 def figure_1():
@@ -304,7 +262,7 @@ def test_persistent_bytes_beyond_the_outputs_push_the_book_over_the_limit():
     graph = small_graph({0: 1, 1: 1, 2: 1}, [(0, 1, 1), (1, 2, 1)], **memory)
     baseline_tf.m_etf(graph, vectors.devices([10, 10]))
     # Freeing op 0 adds 7 bytes: 13 are used on device 0, where op 2 without any bytes does not fit.
-    assert column(graph, "p") == [0, 0, 1]
+    assert vectors.column(graph, "p") == [0, 0, 1]
     assert graph.graph["peak"] == [6, 0]
 
 

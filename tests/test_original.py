@@ -14,17 +14,8 @@ from original_graphs import small_graph
 UNLIMITED = 10**9
 
 
-def runs(records):
-    """List every (record, algorithm) as a pytest parameter with a readable id."""
-    return [
-        pytest.param(record, name, id=f"{record['id']}-{name}")
-        for record in records
-        for name in record["results"]
-    ]
-
-
-TF_RUNS = runs(vectors.tf_records())
-TORCH_RUNS = runs(vectors.torch_records())
+TF_RUNS = vectors.runs(vectors.tf_records())
+TORCH_RUNS = vectors.runs(vectors.torch_records())
 
 
 def place_tf(graph, devices, record, name):
@@ -55,11 +46,6 @@ def outcome(place, record, name):
     return graph, None
 
 
-def column(graph, attribute):
-    """List a node attribute in ascending op id."""
-    return [graph.nodes[op][attribute] for op in sorted(graph.nodes)]
-
-
 @pytest.mark.parametrize(("record", "name"), TF_RUNS)
 def test_tf_equals_the_record(record, name):
     expected = record["results"][name]
@@ -68,12 +54,12 @@ def test_tf_equals_the_record(record, name):
     if error is not None:
         assert isinstance(error, OutOfMemoryError | PlacementError)
         return
-    assert column(graph, "p") == expected["p"]
+    assert vectors.column(graph, "p") == expected["p"]
     if "start" in expected:
-        assert column(graph, "start_ts") == expected["start"]
+        assert vectors.column(graph, "start_ts") == expected["start"]
         assert graph.graph["makespan"] == expected["makespan"]
     tf.virtual_scheduler(graph, vectors.device_graph(record))
-    assert column(graph, "p") == expected["p"]
+    assert vectors.column(graph, "p") == expected["p"]
     assert graph.graph["makespan"] == expected["replay_makespan"]
     assert graph.graph["peak"] == expected["replay_peak"]
 
@@ -83,14 +69,14 @@ def test_torch_equals_the_record(record, name):
     expected = record["results"][name]
     graph, error = outcome(place_torch, record, name)
     assert (error is None) == ("error" not in expected)
-    assert column(graph, "topo_order") == expected["topo_order"]
+    assert vectors.column(graph, "topo_order") == expected["topo_order"]
     if error is not None:
         assert isinstance(error, OutOfMemoryError | PlacementError)
         return
-    assert column(graph, "p") == expected["p"]
+    assert vectors.column(graph, "p") == expected["p"]
     assert graph.graph["peak"] == expected["peak_mem"]
     if "start" in expected:
-        assert column(graph, "start_ts") == pytest.approx(expected["start"], abs=1e-5)
+        assert vectors.column(graph, "start_ts") == pytest.approx(expected["start"], abs=1e-5)
         assert graph.graph["makespan"] == pytest.approx(expected["makespan"], abs=1e-5)
 
 
@@ -187,7 +173,7 @@ def test_an_edge_without_tensors_only_orders():
     graph.edges[0, 1]["tensor"] = []
     devices = vectors.devices([2, 2])
     assert tf.m_etf(graph, devices).graph["makespan"] == 6
-    assert column(graph, "p") == [0, 1]
+    assert vectors.column(graph, "p") == [0, 1]
     assert tf.virtual_scheduler(graph, devices).graph["makespan"] == 6
 
 
@@ -198,7 +184,7 @@ def test_a_replay_waits_for_a_producer_on_another_device_that_sends_nothing():
         graph = small_graph({0: 5, 1: 1}, [(0, 1, 99)], {0: 2, 1: 2})
         graph.edges[0, 1]["tensor"] = []
         graph.nodes[0]["p"], graph.nodes[1]["p"] = 0, 1
-        ends.append(column(replay(graph, vectors.devices([2, 2])), "end_ts"))
+        ends.append(vectors.column(replay(graph, vectors.devices([2, 2])), "end_ts"))
     assert ends == [[5, 6], [5, 1]]
 
 
@@ -206,16 +192,19 @@ def test_topo_order_breaks_ties_in_tf_where_every_op_has_one():
     graph = small_graph({0: 1, 1: 1, 2: 1}, [])
     for op, number in ((0, 9), (1, 4), (2, 5)):
         graph.nodes[op]["topo_order"] = number
-    assert column(tf.m_etf(graph, vectors.devices([9])), "start_ts") == [2, 0, 1]
+    assert vectors.column(tf.m_etf(graph, vectors.devices([9])), "start_ts") == [2, 0, 1]
     del graph.nodes[2]["topo_order"]
-    assert column(tf.m_etf(graph, vectors.devices([9])), "start_ts") == [0, 1, 2]
+    assert vectors.column(tf.m_etf(graph, vectors.devices([9])), "start_ts") == [0, 1, 2]
 
 
 def test_m_topo_has_the_times_of_a_replay_and_its_own_peaks():
     graph = tf.m_topo(small_graph({0: 2, 1: 3}, [(0, 1, 4)], {0: 5, 1: 5}), vectors.devices([9]))
     assert graph.graph == {"makespan": 5, "peak": [10]}
     graph = torch.m_topo(small_graph({1: 3, 0: 2}, [], {0: 5, 1: 5}), vectors.devices([9]))
-    assert (column(graph, "topo_order"), column(graph, "start_ts")) == ([0, 1], [0, 2])
+    assert (vectors.column(graph, "topo_order"), vectors.column(graph, "start_ts")) == (
+        [0, 1],
+        [0, 2],
+    )
     assert graph.graph == {"makespan": 5, "peak": [10]}
 
 

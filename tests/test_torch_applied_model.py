@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import torch_public_models as public
-from baechi.torch.module_apply import apply_modules, remove_modules
 from baechi.torch.module_hooks import Enter, remove_hooks
+from baechi.torch.parameters import move_back
 from baechi.torch.simdev import simulated, to_host
-from torch_placing import on, place
+from torch_placing import apply_modules, on, place
 
 WIDTH = 4
 PLACES = {"": 0, "1": 1, "2": 2}
@@ -129,7 +129,8 @@ def test_remove_gives_back_the_model_as_it_was() -> None:
         optimizer = torch.optim.Adam(model.parameters())
         before = {name: value.clone() for name, value in model.state_dict().items()}
         applied = apply_modules(model, {path: on(k) for path, k in PLACES.items()})
-        remove_modules(model, applied, optimizers=[optimizer])
+        remove_hooks(model)
+        move_back(model, applied.moved, optimizers=[optimizer])
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
         assert all(value.device.type == "cpu" for value in model.state_dict().values())
         assert hooks_of(model) == []

@@ -9,10 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import baechi
 import torch_models
-from baechi.torch.module_apply import apply_modules
 from baechi.torch.planning import study
 from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
-from torch_placing import at_random, largest_difference, on
+from torch_placing import apply_modules, at_random, largest_difference, on
 
 FIRST = resolve("simdev:0")
 
@@ -114,3 +113,28 @@ def test_a_plan_by_modules_under_autocast_predicts_what_its_rehearsal_takes(
         with autocast():
             expected = torch_models.BY_NAME[name].build().loss()
         assert found.losses[0] == expected.item()
+
+
+CALLS: list[str] = []
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        CALLS.append("forward")
+        return self.second(self.first(x).relu()).square().mean()
+
+
+def test_a_plan_under_autocast_is_confirmed_without_capturing_again() -> None:
+    counts = []
+    pins = {"first": "cuda:0", "second": "cuda:1"}
+    for dtype in (None, torch.bfloat16):
+        CALLS.clear()
+        x = torch.rand(4, 8)
+        plan = baechi.plan(Counted(), (x,), devices="2x1MiB", autocast=dtype, pin=pins)
+        assert (plan.level, len(plan.confirmed)) == ("op", 2)
+        counts.append(len(CALLS))
+    assert counts[0] == counts[1]

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from baechi.torch.module_apply import apply_modules
 from baechi.torch.simdev import SimulatedDevices, simulated, to_host
-from torch_placing import agrees, on, place
+from torch_placing import agrees, apply_modules, on, place
 
 WIDTH = 4
 

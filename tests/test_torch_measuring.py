@@ -16,7 +16,8 @@ from baechi.torch.detection import cluster_of_machine
 from baechi.torch.links import fit_link, measure_link
 from baechi.torch.measuring import measure_calls, measure_costs
 from baechi.torch.pricing import price
-from baechi.torch.signatures import signature_of, works_of
+from baechi.torch.signatures import signature_of
+from baechi.torch.work import work_of
 
 aten = torch.ops.aten
 torch.set_num_threads(1)
@@ -113,7 +114,7 @@ def test_what_cannot_be_run_is_left_out_and_keeps_its_analytic_price() -> None:
     impossible = (aten.multinomial.default, (probabilities, 5), {}, torch.empty(5, device="meta"))
     calls = [*meta_calls()[:1], impossible]
     prices = price(
-        works_of(calls),
+        {signature_of(*call[:3]): work_of(*call) for call in calls},
         device_table().kind("cpu"),
         measure_calls(calls, repeats=1).for_kind("cpu"),
     )

@@ -6,11 +6,10 @@ from torch import nn
 
 import torch_models
 from baechi.errors import InputError
-from baechi.torch.module_apply import apply_modules
 from baechi.torch.module_homes import device_at
 from baechi.torch.module_hooks import add_hooks
 from baechi.torch.simdev import simulated
-from torch_placing import at_random, largest_difference, place, train
+from torch_placing import apply_modules, at_random, largest_difference, place, train
 
 MODELS = pytest.mark.parametrize("case", torch_models.CASES, ids=lambda case: case.name)
 

@@ -43,6 +43,14 @@ def test_a_pin_of_a_container_covers_what_is_in_it() -> None:
 def test_pins_that_contradict_each_other_are_refused_by_name() -> None:
     with pytest.raises(baechi.InputError, match=r'"2\.bias" and "2" send "2" to cuda:1 and cuda:0'):
         planned(pin={"2.bias": "cuda:1", "2": "cuda:0"})
+    with pytest.raises(baechi.InputError, match="a pin does not give way to another: leave out"):
+        planned(pin={"*": "cuda:1", "2": "cuda:0"})
+
+
+def test_contradicting_pins_of_modules_that_must_be_together_are_told_which_and_why() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Linear(16, 16))
+    with pytest.raises(baechi.InputError, match=r'"0" and "1" have one device, .* in place: pin'):
+        planned(model, pin={"0": "cuda:0", "1": "cuda:1"})
 
 
 def test_a_pin_that_matches_nothing_is_refused() -> None:

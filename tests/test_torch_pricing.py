@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 import torch_models
 from baechi.device_table import device_table
 from baechi.torch.flops import flops_of
-from baechi.torch.pricing import CANNOT_RUN, Price, price, roofline_ns, roofline_ns_many
-from baechi.torch.signatures import signature_of, works_of
+from baechi.torch.pricing import CANNOT_RUN, Price, price, roofline_ns
+from baechi.torch.signatures import signature_of
 from baechi.torch.work import MathModes, Work, work_of
 
 aten = torch.ops.aten
@@ -87,12 +87,6 @@ def test_float64_cannot_run_where_no_peak_is_known() -> None:
     assert roofline_ns(whole(dtype="fp64"), m1) == CANNOT_RUN
     parts = (whole(), whole(dtype="fp64"))
     assert roofline_ns(whole(parts=parts), m1) == CANNOT_RUN
-
-
-def test_prices_in_a_column_are_those_one_by_one() -> None:
-    works = [whole(flops=n * 10**9, bytes_moved=n) for n in (3, 1, 3, 2)]
-    column = roofline_ns_many(works, H100)
-    assert column.tolist() == [roofline_ns(each, H100) for each in works]
 
 
 def test_a_measured_price_comes_before_an_analytic_one() -> None:
@@ -272,12 +266,6 @@ def test_a_signature_knows_shapes_types_and_strides_but_not_devices_or_values() 
     )
 
 
-def test_equal_signatures_are_looked_at_once() -> None:
-    a, b = empty(2, 3), empty(3, 4)
-    call = (aten.mm.default, (a, b), {}, empty(2, 4))
-    assert list(works_of([call, call])) == ["aten.mm.default(float32[2,3], float32[3,4])"]
-
-
 def test_an_op_that_arrives_at_the_device_as_itself_is_taken_apart_once() -> None:
     channel = empty(3)
     args = (empty(2, 3, 4, 4), channel, channel, channel, channel, True, 0.1, 1e-5)
@@ -290,10 +278,11 @@ def test_every_op_of_a_training_step_is_counted(name: str) -> None:
     sample = torch_models.BY_NAME[name].build()
     with FlopCounterMode(display=False) as counter, Recorder() as recorder:
         sample.loss().backward()
-    total = sum(work_of(*call).flops for call in recorder.calls)
+    works = [work_of(*call) for call in recorder.calls]
+    total = sum(work.flops for work in works)
     # PyTorch's counter takes the pairs that a causal mask hides for multiplied.
     share = 0.95 if name == "gpt2" else 1
     assert share * counter.get_total_flops() <= total <= counter.get_total_flops()
-    prices = roofline_ns_many(works_of(recorder.calls).values(), H100)
-    assert (prices >= 0).all()
-    assert prices.sum() > 0
+    prices = [roofline_ns(work, H100) for work in works]
+    assert min(prices) >= 0
+    assert max(prices) > 0

@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_map_only
 
 import baechi
 from baechi.torch import ModelPlan
-from baechi.torch.module_apply import apply_modules
 from baechi.torch.planning import study
 from baechi.torch.simdev import resolve, simulated
 from torch_models import BY_NAME, loss_of
+from torch_placing import apply_modules
 
 CASES = [("bert", 2), ("gpt2", 4), ("llama", 4), ("encoder", 3), ("unet", 4)]
 

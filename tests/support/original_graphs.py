@@ -174,9 +174,9 @@ def small_graph(durations, edges, op_bytes=None, **attributes):
             "parameter_mem": 0,
         }
         node |= {name: values[op] for name, values in attributes.items() if op in values}
-        graph.add_node(op, id=op, **node)
+        graph.add_node(op, id=op, name=f"op{op}", **node)
     for number, (parent, child, comm) in enumerate(edges):
-        tensor = {"name": f"{parent}-{child}", "weight": comm}
+        tensor = {"name": f"{parent}-{child}", "weight": comm, "num_bytes": 0}
         graph.add_edge(parent, child, id=number, weight=comm, requested_bytes=0, tensor=[tensor])
     return graph
 

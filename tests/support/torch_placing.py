@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from baechi.torch.module_apply import AppliedModules, apply_modules
+from baechi.torch.module_homes import module_devices
+from baechi.torch.module_hooks import add_hooks
+from baechi.torch.parameters import MovedWeights, move_weights, weight_devices
+from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.simdev import resolve, to_host
 from torch_models import Sample
 
@@ -22,6 +25,27 @@ def on(index: int) -> torch.device:
 def at_random(model: nn.Module, num_devices: int, seed: int) -> dict[str, torch.device]:
     rng = random.Random(seed)
     return {path: on(rng.randrange(num_devices)) for path, _ in model.named_modules()}
+
+
+@dataclass(frozen=True)
+class AppliedModules:
+    """`runtime` is None for one device, which needs no hooks."""
+
+    runtime: ModuleRuntime | None
+    moved: MovedWeights
+
+
+def apply_modules(
+    model: nn.Module,
+    device_of_module: Mapping[str, torch.device],
+    *,
+    outputs: str = "where-computed",
+) -> AppliedModules:
+    """Weights at the homes of their modules and hooks on these: module level without any graph."""
+    homes = module_devices(model, device_of_module)
+    moved = move_weights(model, weight_devices(model, homes))
+    runtime = add_hooks(model, device_of_module, outputs=outputs)
+    return AppliedModules(runtime if len(runtime.devices) > 1 else None, moved)
 
 
 def place(model: nn.Module, modules: Mapping[str, int]) -> AppliedModules:

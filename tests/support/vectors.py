@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import networkx as nx
+import pytest
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -28,6 +29,20 @@ def torch_records():
         if record["id"] in favorites:
             record["results"]["m_sct"]["favorites"] = favorites[record["id"]]
     return records
+
+
+def runs(records):
+    """List every (record, algorithm) as a pytest parameter with a readable id."""
+    return [
+        pytest.param(record, name, id=f"{record['id']}-{name}")
+        for record in records
+        for name in record["results"]
+    ]
+
+
+def column(graph, attribute):
+    """List a node attribute in ascending op id."""
+    return [graph.nodes[op][attribute] for op in sorted(graph.nodes)]
 
 
 def op_graph(record):

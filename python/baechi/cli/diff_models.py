@@ -5,24 +5,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from baechi.cli.documents import paired_devices
-from baechi.cli.output import Outcome
-from baechi.units import format_bytes, format_ns
+from baechi.cli.differences import Differences, paired_devices
+from baechi.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from baechi.torch.model_plan import ModelPlan
 
-__all__ = ["outcome"]
+__all__ = ["differences"]
 
 _SIDE = ("mode", "objective", "optimizer", "granularity", "level", "autocast")
 
 
-def outcome(before: ModelPlan, after: ModelPlan, top: int) -> Outcome:
-    """What differs between two plans."""
+def differences(before: ModelPlan, after: ModelPlan, top: int) -> Differences:
+    """What differs between two plans; so many of the ops, and of what else changed."""
     document = _document(before, after)
-    return Outcome(document=lambda: document, shown=lambda width, _: _shown(document, width, top))
+    others = [
+        f"op {row['op']}: {row['before'] or 'by the rules'} -> {row['after'] or 'by the rules'}"
+        for row in document["ops_moved"][:top]
+    ]
+    if document["inputs_differ"]:
+        others.append("the planned inputs differ")
+    return Differences(
+        document=document,
+        step_ns=(before.step_ns, after.step_ns),
+        what="modules",
+        moved=[
+            f"{row['module'] or '(root)'}: {row['before']} -> {row['after']}"
+            for row in document["moved"]
+        ],
+        sides=_sides(document["before"], document["after"]),
+        others=[*others, *(f"the models differ: {x}" for x in document["model_changes"][:top])],
+    )
 
 
 def _document(before: ModelPlan, after: ModelPlan) -> dict[str, Any]:
@@ -64,38 +77,6 @@ def _side(plan: ModelPlan) -> dict[str, Any]:
         "copies": plan.copies,
         "copied_bytes": plan.copied_bytes,
     }
-
-
-def _shown(document: dict[str, Any], width: int, top: int) -> list[RenderableType]:
-    from baechi.cli.diff import device_columns
-    from baechi.tables import as_table, fitted, hanging
-
-    if document["equal"]:
-        return [hanging("the plans are equal", width)]
-    before, after = document["before"], document["after"]
-    first, then = before["step_ns"], after["step_ns"]
-    ratio = f" ({then / first - 1:+.1%})" if first else ""
-    count = document["num_moved"]
-    head = f"step {format_ns(first)} -> {format_ns(then)}{ratio}, {count} modules moved"
-    listed = [
-        f"{row['module'] or '(root)'}: {row['before']} -> {row['after']}"
-        for row in document["moved"][:top]
-    ]
-    if count > top:
-        listed.append(f"... {count - top} more modules moved")
-    listed += [
-        f"op {row['op']}: {row['before'] or 'by the rules'} -> {row['after'] or 'by the rules'}"
-        for row in document["ops_moved"][:top]
-    ]
-    if document["inputs_differ"]:
-        listed.append("the planned inputs differ")
-    listed += [f"the models differ: {text}" for text in document["model_changes"][:top]]
-    return [
-        hanging(head, width, "bold"),
-        hanging(f"  {_sides(before, after)}", width),
-        as_table(fitted(device_columns(document["devices"]), width - 2), indent=2),
-        *(hanging(f"  {text}", width) for text in listed),
-    ]
 
 
 def _sides(before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = [
     "bounds_document",
     "model_plan_document",
-    "paired_devices",
     "plan_document",
     "schedule_document",
 ]
@@ -102,22 +100,6 @@ def schedule_document(schedule: Schedule, *, with_ops: bool = False) -> dict[str
     if with_ops:
         document |= {"ops": _ops(schedule), "transfers": _transfers(schedule)}
     return document
-
-
-def paired_devices(before: Sequence[Any], after: Sequence[Any]) -> list[dict[str, Any]]:
-    """Predictions by device in two plans, side by side; None where a plan lacks the device."""
-    sides = [{device.name: device for device in devices} for devices in (before, after)]
-    return [
-        {
-            "name": name,
-            **{
-                f"{field}_{when}": getattr(side[name], field) if name in side else None
-                for field in ("num_ops", "peak_bytes", "cap_bytes", "busy_ns")
-                for when, side in zip(("before", "after"), sides, strict=True)
-            },
-        }
-        for name in dict.fromkeys((*sides[0], *sides[1]))
-    ]
 
 
 def _devices(summary: Summary, cluster: Cluster) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from baechi.errors import InputError
 from baechi.formats.strict_json import LARGEST, array, integer, naming, read
 from baechi.graph import Graph
 
-__all__ = ["Workload", "node_ids", "read_placement", "read_workload", "workload_from"]
+__all__ = ["Workload", "node_ids", "read_placement", "workload_from"]
 
 KINDS: Final = ("accelerator", "cpu")
 _MODULE: Final = "node/"  # the module path of an op holds the id of its node, as JSON
@@ -33,17 +33,6 @@ class Workload(NamedTuple):
 
     graph: Graph
     ids: dict[int | str, str]
-
-
-def read_workload(path: str | os.PathLike[str]) -> Workload:
-    """The workload in a file; kinds "accelerator" and "cpu"; times in ms become ns, rounded up.
-
-    Raises:
-        InputError: the content is wrong; the message names file, field and node.
-        CycleError: the edges make a cycle.
-        OSError: the file cannot be read.
-    """
-    return workload_from(read(path), os.fspath(path))
 
 
 def node_ids(graph: Graph) -> dict[int | str, str]:

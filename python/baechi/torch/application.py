@@ -32,12 +32,13 @@ from baechi.torch.module_hooks import (
     finish_pass,
     move_arguments,
 )
-from baechi.torch.operands import common_device, tensors_in
+from baechi.torch.operands import common_device
 from baechi.torch.parameters import MovedWeights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
 from baechi.torch.runtime import ModuleRuntime
+from baechi.torch.trees import tensors_in
 
 __all__ = ["LEVELS", "Application", "Status"]
 
@@ -236,7 +237,8 @@ class Application:
         is_enabled = torch.is_grad_enabled()
         for program in self._programs:
             is_same_mode = program.training_flags == flags and program.grad_enabled == is_enabled
-            if is_same_mode and autocast is None and has_form(program, args, kwargs):
+            is_same_mode = is_same_mode and program.autocast == autocast
+            if is_same_mode and has_form(program, args, kwargs):
                 return program
         if len(set(flags)) == 1 and flags[0] != is_enabled:
             modes = "training mode without gradients", "evaluation mode with gradients"

@@ -66,11 +66,18 @@ def capture(
         graph_module.recompile()
         if training and not reasons:
             reasons = lost_functions(exported, graph_module, tensors)
-    program = _program(model, exported, call, training=training)
+    program = _program(model, exported, call, training=training, autocast=autocast)
     return Capture(program, "module" if reasons else "op", reasons)
 
 
-def _program(model: nn.Module, exported: Exported, call: Call, *, training: bool) -> Program:
+def _program(
+    model: nn.Module,
+    exported: Exported,
+    call: Call,
+    *,
+    training: bool,
+    autocast: torch.dtype | None,
+) -> Program:
     assert exported.program is not None
     assert exported.seen.out_tree is not None
     graph_module = exported.program.graph_module
@@ -94,6 +101,7 @@ def _program(model: nn.Module, exported: Exported, call: Call, *, training: bool
         out_tree=exported.seen.out_tree,
         training_flags=tuple(module.training for module in exported.twin.modules()),
         grad_enabled=training,
+        autocast=autocast,
         module_paths=paths,
         keys=_keys(graph, paths),
         colocated=groups,

@@ -23,10 +23,10 @@ from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
 from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
-from baechi.torch.recorder import Recorder, tensors_in
+from baechi.torch.recorder import Recorder
 from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
 from baechi.torch.trace import Step, Trace, Value
-from baechi.torch.trees import flatten
+from baechi.torch.trees import flatten, tensors_in
 from baechi.torch.twins import twin_of
 from baechi.torch.work import MathModes
 

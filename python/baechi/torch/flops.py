@@ -8,14 +8,15 @@ matrix products, recurrent layers, attention that skips what a causal mask hides
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["flops_of", "has_formula", "named_arguments", "op_class", "op_name", "tensors_in"]
+from baechi.torch.trees import tensors_in
+
+__all__ = ["flops_of", "has_formula", "named_arguments", "op_class", "op_name"]
 
 Named = Mapping[str, Any]
 _Formula = Callable[[Named, Any], int]
@@ -74,11 +75,6 @@ def named_arguments(
         elif argument.has_default_value():
             named[argument.name] = argument.default_value
     return named
-
-
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists, tuples and dicts, in order."""
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 def _contraction(named: Named, out: Any) -> int:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from baechi.errors import PlacementError
-from baechi.torch.operands import tensors_in
 from baechi.torch.transfer_cache import TransferCache, version_of
+from baechi.torch.trees import tensors_in
 
 __all__ = [
     "Frame",

@@ -25,9 +25,9 @@ from baechi.torch.operands import (
     changed_operand,
     common_device,
     operand_on_host,
-    tensors_in,
 )
 from baechi.torch.transfer_cache import version_of
+from baechi.torch.trees import tensors_in
 
 __all__ = ["GlueMode"]
 

@@ -32,11 +32,6 @@ class FoundDevice:
     kind: str
     memory_bytes: int
 
-    @property
-    def is_generic(self) -> bool:
-        """Whether the table has no row for it."""
-        return self.kind == GENERIC_KIND
-
 
 def accelerators() -> tuple[FoundDevice, ...]:
     """The accelerators of this machine, in PyTorch's order; empty where there is none."""

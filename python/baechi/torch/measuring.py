@@ -21,10 +21,10 @@ from torch.utils._pytree import tree_map
 
 from baechi.errors import InputError
 from baechi.torch.costs import Costs, DeviceCosts
-from baechi.torch.flops import tensors_in
 from baechi.torch.machine import accelerators, fingerprint, host, software
 from baechi.torch.memory_counters import counter_of
 from baechi.torch.signatures import Call, signature_of
+from baechi.torch.trees import tensors_in
 
 __all__ = ["measure_calls", "measure_costs"]
 

@@ -22,9 +22,10 @@ from baechi.torch.checkpointing import follow_checkpoints
 from baechi.torch.custom_functions import follow_custom_functions
 from baechi.torch.frames import Frame, refuse_stale
 from baechi.torch.module_homes import device_at
-from baechi.torch.operands import Moves, rebuilt, tensors_in
+from baechi.torch.operands import Moves, rebuilt
 from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.streams import cross_copy
+from baechi.torch.trees import tensors_in
 
 __all__ = [
     "Enter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from baechi.torch.transfer_cache import TransferCache, version_of
+from baechi.torch.trees import tensors_in
 
 __all__ = [
     "Mixed",
@@ -17,7 +18,6 @@ __all__ = [
     "changed_operand",
     "common_device",
     "operand_on_host",
-    "tensors_in",
 ]
 
 # Positions of operands that have to be on the host, whatever the device of the others.
@@ -46,20 +46,6 @@ def common_device(
         elif isinstance(value, (list, tuple)) and value:
             device = common_device(value, device)
     return device
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a nest of lists, tuples, dicts and slices, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif type(value) is slice:
-        yield from tensors_in((value.start, value.stop, value.step))
 
 
 class Moves:

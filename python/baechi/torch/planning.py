@@ -82,8 +82,7 @@ def plan(
 
     Raises:
         OutOfMemoryError: no placement was found that fits; it says what would.
-        InputError: an argument is wrong; the message names it.
-        PlacementError: pins contradict each other.
+        InputError: an argument is wrong or pins contradict each other; the message names them.
     """
     planned = study(
         model,

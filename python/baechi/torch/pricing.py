@@ -7,16 +7,13 @@ them and the launch cost from the device table (docs/pricing.md).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from baechi.device_table import DeviceKind
 from baechi.torch.work import Work
 
-__all__ = ["CANNOT_RUN", "Price", "price", "roofline_ns", "roofline_ns_many"]
+__all__ = ["CANNOT_RUN", "Price", "price", "roofline_ns"]
 
 CANNOT_RUN: Final = -1
 """The price of an op whose type a device cannot compute in, as in the columns of a graph."""
@@ -71,14 +68,3 @@ def roofline_ns(work: Work, kind: DeviceKind) -> int:
     computing_ns = -(-work.flops * 10**9 // flops_per_s)
     moving_ns = -(-work.bytes_moved * 10**9 // bytes_per_s)
     return work.num_kernels * kind.launch_ns + max(computing_ns, moving_ns)
-
-
-def roofline_ns_many(works: Iterable[Work], kind: DeviceKind) -> npt.NDArray[np.int64]:
-    """The prices of many calls; equal works are priced once."""
-    prices: dict[Work, int] = {}
-    column = []
-    for work in works:
-        if work not in prices:
-            prices[work] = roofline_ns(work, kind)
-        column.append(prices[work])
-    return np.array(column, np.int64)

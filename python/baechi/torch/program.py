@@ -106,6 +106,7 @@ class Program:
 
     Attributes:
         training_flags: `training` of each module, in the order of `Module.modules`.
+        autocast: the type under whose ``torch.autocast`` it was captured; its casts are ops.
         module_paths: node name to the dotted path of the innermost module, "" for the model.
         keys: node name to a name that other versions give too, "<module path>:<op>:<n>".
         colocated: nodes, placeholders among them, that must share a device: members of a result,
@@ -119,6 +120,7 @@ class Program:
     out_tree: Tree
     training_flags: tuple[bool, ...]
     grad_enabled: bool
+    autocast: torch.dtype | None
     module_paths: Mapping[str, str]
     keys: Mapping[str, str]
     colocated: tuple[tuple[str, ...], ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,23 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.torch.signatures import signature_of
 from baechi.torch.trace import Storage
+from baechi.torch.trees import tensors_in
 from baechi.torch.work import MathModes, Work, work_of
 
-__all__ = ["Owner", "Recorder", "tensors_in"]
+__all__ = ["Owner", "Recorder"]
 
 _IGNORED = {torch.ops.prim.device.default, torch.ops.aten.detach.default}
-
-
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors of nested lists, tuples and dicts, in order."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from tensors_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors_in(item)
 
 
 @dataclasses.dataclass(slots=True)

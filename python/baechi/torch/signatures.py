@@ -8,14 +8,12 @@ graph that was captured on the meta device finds the times that were measured on
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from baechi.torch.work import MathModes, Work, work_of
-
-__all__ = ["Call", "signature_of", "works_of"]
+__all__ = ["Call", "signature_of"]
 
 Call = tuple[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any], Any]
 """An op, its arguments by position and by name, and what it returned."""
@@ -38,16 +36,6 @@ def signature_of(
     parts = [_text(value) for value in args]
     parts += [f"{name}={_text(kwargs[name])}" for name in sorted(kwargs) if name != "device"]
     return f"{func}({', '.join(parts)})"
-
-
-def works_of(calls: Iterable[Call], modes: MathModes | None = None) -> dict[str, Work]:
-    """What a call of each signature does; equal signatures are looked at once."""
-    works: dict[str, Work] = {}
-    for func, args, kwargs, out in calls:
-        signature = signature_of(func, args, kwargs)
-        if signature not in works:
-            works[signature] = work_of(func, args, kwargs, out, modes)
-    return works
 
 
 def _text(value: Any) -> str:

@@ -19,6 +19,7 @@ from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.torch.simdev_values import computed, keep, value_of
+from baechi.torch.trees import tensors_in
 
 __all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
 
@@ -222,7 +223,7 @@ def _execute_lists(
 def finish(simulation: Simulation, func: Any, call: Call, result: Any, index: int) -> Any:
     """Charges what is new, advances the clock, and wraps the results."""
     books = simulation.books
-    plain = _tensors_of(result)
+    plain = list(tensors_in(result))
     outers = {id(tensor._inner): tensor for tensor in call.seen}
     books.hold(index, plain, str(func))
     changes_shape, is_view, writes = traits_of(func)
@@ -249,14 +250,6 @@ def _wrap(simulation: Simulation, outers: dict[int, SimTensor], value: Any, inde
     if isinstance(value, list | tuple):
         return type(value)([_wrap(simulation, outers, item, index) for item in value])
     return value
-
-
-def _tensors_of(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, list | tuple):
-        return [tensor for value in result for tensor in _tensors_of(value)]
-    return []
 
 
 def _follow(tensor: SimTensor) -> None:

@@ -188,10 +188,22 @@ def _pins(units: Units, pin: Mapping[str, str], cluster: Cluster, trace: Trace) 
                 raise InputError(
                     f'pins "{why[unit]}" and "{pattern}" send "{units.names[unit]}" to '
                     f"{cluster.names[pinned[unit]]} and {cluster.names[index]}",
-                    hint="modules that share a tensor or ops have one device",
+                    hint=_way_out(units.members[unit], why[unit], pattern),
                 )
             pinned[unit], why[unit] = index, pattern
     return tuple(pinned)
+
+
+def _way_out(members: Sequence[str], one: str, other: str) -> str:
+    """What to do about two pins that send the modules of a unit to two devices."""
+    alone = [path for path in members if _covers(one, path) and not _covers(other, path)]
+    beside = [path for path in members if _covers(other, path) and not _covers(one, path)]
+    if alone and beside:
+        return (
+            f'"{alone[0]}" and "{beside[0]}" have one device, for one uses weights of the other or '
+            "changes a value of it in place: pin both to the same device"
+        )
+    return "a pin does not give way to another: leave out one of them, or narrow its pattern"
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -15,9 +15,10 @@ from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.program import Program
-from baechi.torch.recorder import Recorder, tensors_in
+from baechi.torch.recorder import Recorder
 from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
 from baechi.torch.trace import Function, Step, Trace, Value
+from baechi.torch.trees import tensors_in
 from baechi.torch.work import MathModes
 
 __all__ = ["trace_call", "trace_program"]

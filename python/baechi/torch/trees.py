@@ -135,12 +135,14 @@ def _name_of(key: Any) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of nested lists, tuples and dicts, in order."""
+    """The tensors in a nest of lists, tuples, dicts and slices, in order."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
+    elif type(value) is slice:
+        yield from tensors_in((value.start, value.stop, value.step))

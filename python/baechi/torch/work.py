@@ -10,14 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from baechi.torch.flops import (
-    flops_of,
-    has_formula,
-    named_arguments,
-    op_class,
-    op_name,
-    tensors_in,
-)
+from baechi.torch.flops import flops_of, has_formula, named_arguments, op_class, op_name
+from baechi.torch.trees import tensors_in
 
 __all__ = ["MathModes", "Work", "work_of"]
 

@@ -23,6 +23,23 @@ pub struct Request<'a> {
     pub walk: Option<&'a [OpId]>,
 }
 
+impl<'a> Request<'a> {
+    /// A problem with the options that hold where nothing is asked for.
+    #[must_use]
+    pub fn new(problem: &'a Problem<'a>, rules: Rules) -> Self {
+        Self {
+            problem,
+            rules,
+            favorites: None,
+            repair: true,
+            seed: 0,
+            colocation: true,
+            bytes: None,
+            walk: None,
+        }
+    }
+}
+
 impl Request<'_> {
     /// What the originals count as bytes of each op.
     pub(crate) fn op_bytes(&self) -> OpBytes {

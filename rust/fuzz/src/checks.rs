@@ -33,16 +33,7 @@ fn with_problem(bytes: &[u8], check: impl FnOnce(&Problem, &mut Source)) {
 }
 
 fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-    Request {
-        problem,
-        rules,
-        favorites: None,
-        seed: 0,
-        colocation: true,
-        bytes: None,
-        walk: None,
-        repair: false,
-    }
+    Request { repair: false, ..Request::new(problem, rules) }
 }
 
 /// Every algorithm under every rule set.

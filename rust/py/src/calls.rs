@@ -69,19 +69,6 @@ fn unsigned(column: &Column<'_, i32>) -> PyResult<Vec<u32>> {
     Ok(column.as_slice()?.iter().map(|at| u32::try_from(*at).unwrap_or(u32::MAX)).collect())
 }
 
-fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-    Request {
-        problem,
-        rules,
-        favorites: None,
-        seed: 0,
-        colocation: true,
-        bytes: None,
-        walk: None,
-        repair: true,
-    }
-}
-
 fn check_counted(num_ops: usize, bytes: Option<&OpBytes>, walk: Option<&[OpId]>) -> Result<()> {
     let columns = bytes.map(|b| [b.held.len(), b.persistent.len(), b.scratch.len(), b.peak.len()]);
     let lengths = columns.into_iter().flatten().chain(walk.map(<[OpId]>::len));
@@ -133,7 +120,7 @@ pub fn place(
             bytes: bytes.as_ref(),
             walk: walk.as_deref(),
             repair,
-            ..request(&problem, rules)
+            ..Request::new(&problem, rules)
         };
         core_place::place(algorithm, &request)
     })?;
@@ -161,7 +148,7 @@ pub fn simulate_given(
     let schedule = detached(py, |cancelled| {
         let problem = Problem::new(&graph.graph, &cluster.cluster, retention, cancelled)?;
         check_counted(graph.graph.num_ops, bytes.as_ref(), None)?;
-        let request = Request { bytes: bytes.as_ref(), ..request(&problem, rules) };
+        let request = Request { bytes: bytes.as_ref(), ..Request::new(&problem, rules) };
         if limits {
             simulate::check_devices(&problem, &device)?;
             return request.schedule_given(&device);
@@ -210,7 +197,7 @@ pub fn simulate_launched(
             return simulate::schedule_within_caps(&problem, &decision);
         }
         simulate::check_waits(&problem, &decision, &waits)?;
-        let request = Request { colocation, ..request(&problem, rules) };
+        let request = Request { colocation, ..Request::new(&problem, rules) };
         simulate::simulate_launched(&request, &decision, &waits, reserve)
     })?;
     Ok(PySchedule { schedule })

@@ -74,6 +74,14 @@ pub(crate) fn is_order_only(problem: &Problem, tensor: TensorId) -> bool {
         && columns.tensor_transfer_ns[tensor as usize] == 0
 }
 
+/// [`Timeline::time_away`](crate::list::Timeline::time_away) of both originals: they send all inputs at once.
+fn time_away(problem: &Problem, op: OpId, producer: OpId, home: DeviceId) -> Ns {
+    let sent = problem.graph.inputs(op).iter().filter(|tensor| {
+        problem.graph.producer(**tensor) == producer && !is_order_only(problem, **tensor)
+    });
+    sent.map(|tensor| problem.least_transfer_ns(*tensor, home)).max().unwrap_or(0)
+}
+
 /// The schedule of a finished run of an original's timeline.
 pub(crate) fn finished(
     problem: &Problem,

@@ -1,6 +1,6 @@
 //! The PyTorch original's devices: unlimited channels, and a book that frees nothing.
 
-use super::{NOWHERE, OpBytes, finished, is_order_only};
+use super::{NOWHERE, OpBytes, finished, time_away};
 use crate::list::{Effects, Room, Timeline};
 use crate::problem::Problem;
 use crate::schedule::{Decision, Schedule, Transfer};
@@ -135,12 +135,7 @@ impl Timeline for PyTorch<'_> {
     }
 
     fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
-        let tensors = self.problem.graph.inputs(op).iter().copied();
-        let sent = tensors.filter(|tensor| {
-            self.problem.graph.producer(*tensor) == producer
-                && !is_order_only(self.problem, *tensor)
-        });
-        sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
+        time_away(self.problem, op, producer, home)
     }
 
     fn urgent(&self, _op: OpId) -> Ns {

@@ -1,6 +1,6 @@
 //! The TensorFlow original's devices: queues, caches, and the book of memory with groups and reserves.
 
-use super::{NOWHERE, OpBytes, finished, is_order_only};
+use super::{NOWHERE, OpBytes, finished, is_order_only, time_away};
 use crate::list::{Effects, Room, Timeline};
 use crate::lists::Lists;
 use crate::problem::Problem;
@@ -378,12 +378,7 @@ impl Timeline for TensorFlow<'_> {
     }
 
     fn time_away(&self, op: OpId, producer: OpId, home: DeviceId) -> Ns {
-        let tensors = self.problem.graph.inputs(op).iter().copied();
-        let sent = tensors.filter(|tensor| {
-            self.problem.graph.producer(*tensor) == producer
-                && !is_order_only(self.problem, *tensor)
-        });
-        sent.map(|tensor| self.problem.least_transfer_ns(tensor, home)).max().unwrap_or(0)
+        time_away(self.problem, op, producer, home)
     }
 
     fn urgent(&self, _op: OpId) -> Ns {

@@ -136,16 +136,7 @@ pub(crate) mod tests {
     use crate::rules::Retention;
 
     pub(crate) fn request<'a>(problem: &'a Problem<'a>, rules: Rules) -> Request<'a> {
-        Request {
-            problem,
-            rules,
-            favorites: None,
-            seed: 0,
-            colocation: false,
-            bytes: None,
-            walk: None,
-            repair: true,
-        }
+        Request { colocation: false, ..Request::new(problem, rules) }
     }
 
     /// Two roomy devices whose transfers take `latency_ns`, half duplex or unlimited as the rules want.
