@@ -132,7 +132,7 @@ def trace_program(
         training: also run backward from the loss.
         loss: takes the model's output (in its own structure) to a scalar; None in inference.
         ties: qualified name of each parameter and buffer to all its names.
-        stand_ins: what made them.
+        stand_ins: what made these.
         modes: in which types products are computed.
     """
     tracing = _Tracing(modes or MathModes(), stand_ins)
@@ -141,9 +141,8 @@ def trace_program(
     values_of: dict[Node, Any] = {}  # node -> tree of value ids
     env: dict[Node, Any] = {}
     graph = program.graph_module.graph
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     roots: list[Any] = []
-    for node, given in zip(placeholders, program.inputs, strict=True):
+    for node, given in zip(graph.find_nodes(op="placeholder"), program.inputs, strict=True):
         if given.kind == "user":
             tensor, kind = inputs[given.index], "input"
         elif given.kind == "constant":
