@@ -10,28 +10,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.errors import InputError, PlacementError
-from baechi.torch.applied_class import STATE, change_class, original_class
+from baechi.torch.applied_class import original_class
 from baechi.torch.call_keys import OpaqueError, call_key
-from baechi.torch.capture import capture
+from baechi.torch.call_programs import has_form, program_for
+from baechi.torch.compiled_modules import CompiledForward
+from baechi.torch.compiling import Compiling
 from baechi.torch.frames import Frame
+from baechi.torch.graph_parts import compile_parts
 from baechi.torch.model_state import ModelState
-from baechi.torch.module_hooks import (
-    detached_hooks,
-    finish_outputs,
-    finish_pass,
-    move_arguments,
-)
+from baechi.torch.module_hooks import finish_outputs, finish_pass, move_arguments
 from baechi.torch.operands import common_device
 from baechi.torch.parameters import MovedWeights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
@@ -57,6 +54,8 @@ class Status:
         graph_calls, module_calls: how many calls ran in each way.
         num_graphs: graphs at hand.
         reasons: why calls ran the model's own forward, with their numbers.
+        compiled_parts: parts of the model that run, or will run, through torch.compile.
+        uncompiled: why other parts run as they are although they were to be compiled.
     """
 
     level: str
@@ -64,6 +63,8 @@ class Status:
     module_calls: int
     num_graphs: int
     reasons: Mapping[str, int]
+    compiled_parts: int = 0
+    uncompiled: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,9 +83,11 @@ class Application:
         runtime: ModuleRuntime,
         level: str,
         programs: Sequence[Program] = (),
+        compiling: Compiling | None = None,
     ) -> None:
         """Starts without graphs: they are made at the calls that need them."""
         self.placement, self.moved, self.runtime, self.level = placement, moved, runtime, level
+        self.compiling = compiling
         self._start(tuple(programs))
 
     def _start(self, programs: tuple[Program, ...] = ()) -> None:
@@ -97,10 +100,11 @@ class Application:
         self.calls: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.last = "none"
+        self._whole: CompiledForward | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The plan, without graphs and counts."""
-        kept = ("placement", "moved", "runtime", "level")
+        kept = ("placement", "moved", "runtime", "level", "compiling")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -114,7 +118,7 @@ class Application:
         if len(runtime.devices) == 1 and not self.placement.ops:
             inputs = tensors_in((args, kwargs))
             if common_device(inputs, *runtime.devices) in runtime.devices:
-                return original_class(model).forward(model, *args, **kwargs)
+                return self._forward(model)(*args, **kwargs)
             return self._run_modules(model, args, kwargs)
         if self.level != "module" and not runtime.state.frames:
             graph = self._graph(model, args, kwargs)
@@ -147,13 +151,24 @@ class Application:
         try:
             if only is not None:
                 args, kwargs = move_arguments(runtime, frame, args, kwargs)
-            result = original_class(model).forward(model, *args, **kwargs)
+            result = self._forward(model)(*args, **kwargs)
         except BaseException:  # also an interruption from the keyboard, which no hook sees
             while len(runtime.state.frames) > depth:
                 runtime.pop(runtime.state.frames[-1].module)
             runtime.state.stale.clear()
             raise
         return finish_pass(runtime, model, args, kwargs, result)
+
+    def _forward(self, model: nn.Module) -> Callable[..., Any]:
+        """The model's own forward, compiled if that was asked for and all is on one device."""
+        forward = original_class(model).forward
+        devices = self.runtime.devices
+        if self.compiling is None or self.compiling.refused or len(devices) > 1:
+            return MethodType(forward, model)
+        if self._whole is None:
+            device, runtime = next(iter(devices)), self.runtime
+            self._whole = CompiledForward(model, forward, device, self.compiling, runtime)
+        return self._whole
 
     def _active_autocasts(self) -> list[str]:
         # Simulated devices have the type meta, which has no autocast: theirs is the host's.
@@ -215,41 +230,18 @@ class Application:
         kwargs: dict[str, Any],
         autocast: torch.dtype | None,
     ) -> _Graph:
-        program = self._program(model, args, kwargs, autocast)
+        program = program_for(model, self._programs, args, kwargs, autocast)
         devices, homes = self.placement.place(model, program)
         for name, weight in named_weights(model):
             if weight.device != homes.get(name, weight.device):
                 raise InputError(f'"{name}" is on {weight.device}, the plan has {homes[name]}')
         placed = place_program(program, devices, homes)
+        if self.compiling is not None and self.compiling.is_possible():
+            compile_parts(placed.graph_module, self.compiling.part)
         graph = _Graph(placed, ModelState(model))
         self._graphs.setdefault(key, []).append(graph)
         self.num_graphs += 1
         return graph
-
-    def _program(
-        self,
-        model: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        autocast: torch.dtype | None,
-    ) -> Program:
-        flags = tuple(module.training for module in model.modules())
-        is_enabled = torch.is_grad_enabled()
-        for program in self._programs:
-            is_same_mode = program.training_flags == flags and program.grad_enabled == is_enabled
-            is_same_mode = is_same_mode and program.autocast == autocast
-            if is_same_mode and has_form(program, args, kwargs):
-                return program
-        if len(set(flags)) == 1 and flags[0] != is_enabled:
-            modes = "training mode without gradients", "evaluation mode with gradients"
-            raise InputError(f"the model is in {modes[is_enabled]}, for which no graph is made")
-        with _undisturbed(model):
-            captured = capture(model, args, kwargs, training=is_enabled, autocast=autocast)
-        if captured.program is None or captured.level != "op":
-            raise InputError("; ".join(captured.reasons))
-        if captured.program.training_flags != flags:
-            raise InputError("some modules are in another mode than the model")
-        return captured.program
 
     def _fall_back(self, reason: str) -> None:
         if self.level == "op":
@@ -260,39 +252,3 @@ class Application:
         if reason not in self.reasons:
             _LOGGER.warning("a call runs module by module: %s", reason)
         self.reasons[reason] += 1
-
-
-def has_form(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a program was captured for a call with such inputs."""
-    try:
-        tensors = program.bind(args, kwargs)
-    except InputError:
-        return False
-    nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
-    return all(
-        _form(node.meta["val"]) == _form(tensors[given.index])
-        for node, given in zip(nodes, program.inputs, strict=True)
-        if given.kind == "user"
-    )
-
-
-def _form(value: torch.Tensor) -> tuple[Any, ...]:
-    return value.shape, value.dtype, value.stride()
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Capturing meets the user's model, and no mode that looks at its ops."""
-    applied = type(model)
-    state = vars(model).pop(STATE)
-    with ExitStack() as stack:
-        stack.enter_context(detached_hooks(model))
-        stack.enter_context(_disable_current_modes())
-        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
-            stack.enter_context(_pop_mode_temporarily())
-        change_class(model, original_class(model))
-        try:
-            yield
-        finally:
-            change_class(model, applied)
-            vars(model)[STATE] = state

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch import nn
 
 from baechi.errors import InputError
+from baechi.torch.compiling import outside
 
 __all__ = ["STATE", "applied_class", "change_class", "original_class"]
 
@@ -21,7 +23,10 @@ def applied_class(original: type[Any]) -> type[nn.Module]:
 
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__[STATE].call(self, args, kwargs)
+        call = self.__dict__[STATE].call
+        if torch.compiler.is_compiling():
+            call = outside(call)
+        return call(self, args, kwargs)
 
     def reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles by the user's class, because this one has no place to be found at."""

@@ -10,11 +10,14 @@ from torch.optim import Optimizer
 from baechi.errors import InputError
 from baechi.torch.application import LEVELS, Application, Status
 from baechi.torch.applied_class import STATE, applied_class, change_class, original_class
+from baechi.torch.compiled_modules import add_forwards, remove_forwards
+from baechi.torch.compiling import CompileArgument, Compiling, read_compile
 from baechi.torch.module_homes import module_devices
 from baechi.torch.module_hooks import add_hooks, remove_hooks
 from baechi.torch.parameters import move_back, move_weights, weight_devices
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
+from baechi.torch.simdev_tensor import sim_index
 
 __all__ = ["apply_placement", "remove_placement", "status"]
 
@@ -27,6 +30,7 @@ def apply_placement(
     level: str = "auto",
     outputs: str = "where-computed",
     programs: Sequence[Program] = (),
+    compile: CompileArgument = False,
 ) -> nn.Module:
     """Moves the weights of a model to their devices and lets it run there; returns the model.
 
@@ -38,6 +42,7 @@ def apply_placement(
             PlacementError where they may not; "module" never does.
         outputs: "where-computed", or "inputs" for the device of the first input tensor.
         programs: captured before, so that the calls they were captured for need not be again.
+        compile: whether the parts on each device are compiled; options of torch.compile.
 
     Raises:
         InputError: the model is applied already, or something has no device.
@@ -47,11 +52,14 @@ def apply_placement(
         raise InputError(f'level is "{level}"', hint=f"one of {', '.join(LEVELS)}")
     if STATE in vars(model):
         raise InputError("a plan is applied to the model already", hint="remove it first")
+    compiling = _read_compile(compile, placement)
     homes = module_devices(model, placement.modules)
     changed = applied_class(type(model))  # type: ignore[arg-type]
     moved = move_weights(model, weight_devices(model, homes), optimizers=optimizers)
     runtime = add_hooks(model, placement.modules, outputs=outputs, with_root=False)
-    vars(model)[STATE] = Application(placement, moved, runtime, level, programs)
+    if compiling is not None and compiling.is_possible():
+        add_forwards(model, placement.modules, compiling, runtime)
+    vars(model)[STATE] = Application(placement, moved, runtime, level, programs, compiling)
     change_class(model, changed)
     return model
 
@@ -61,6 +69,7 @@ def remove_placement(model: nn.Module, *, optimizers: Sequence[Optimizer] = ()) 
     application = _application(model)
     move_back(model, application.moved, optimizers=optimizers)
     remove_hooks(model)
+    remove_forwards(model)
     change_class(model, original_class(model))
     del vars(model)[STATE]
     return model
@@ -69,14 +78,23 @@ def remove_placement(model: nn.Module, *, optimizers: Sequence[Optimizer] = ()) 
 def status(model: nn.Module) -> Status:
     """How the model has been running since the plan was applied."""
     application = _application(model)
-    calls = application.calls
+    calls, compiling = application.calls, application.compiling
     return Status(
         application.last,
         calls["op"],
         calls["module"],
         application.num_graphs,
         dict(application.reasons),
+        0 if compiling is None else compiling.num_parts,
+        {} if compiling is None else dict(compiling.reasons),
     )
+
+
+def _read_compile(compile: CompileArgument, placement: ModulePlacement) -> Compiling | None:
+    devices = {*placement.modules.values(), *placement.ops.values()}
+    is_simulated = any(sim_index(device) is not None for device in devices)
+    refused = "simulated devices run op by op" if is_simulated else ""
+    return read_compile(compile, refused=refused)
 
 
 def _application(model: nn.Module) -> Application:

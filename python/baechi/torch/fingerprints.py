@@ -6,10 +6,22 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["Described", "changes", "describe", "ties_of"]
+from baechi.errors import InputError
+
+__all__ = ["Described", "changes", "describe", "refuse_compiled", "ties_of"]
 
 Described = Mapping[str, str]
 """Qualified name to what is there, such as "parameter float32[4,3]" or "same as wte.weight"."""
+
+
+def refuse_compiled(model: torch.nn.Module) -> None:
+    """Raises InputError for what ``torch.compile`` returns: its names are not the model's."""
+    if isinstance(getattr(model, "_orig_mod", None), torch.nn.Module):
+        raise InputError(
+            "the model was wrapped by torch.compile",
+            hint="pass the model that was compiled, and compile its parts: plan.apply(model, "
+            "compile=True)",
+        )
 
 
 def describe(model: torch.nn.Module) -> dict[str, str]:

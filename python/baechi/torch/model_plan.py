@@ -15,7 +15,7 @@ from baechi.cluster import Cluster
 from baechi.errors import PlanMismatchError
 from baechi.plans import Plan
 from baechi.torch.asked import Asked
-from baechi.torch.fingerprints import changes, describe
+from baechi.torch.fingerprints import changes, describe, refuse_compiled
 from baechi.torch.losses import LossArgument
 from baechi.torch.module_map import device_of, follow
 from baechi.torch.predictions import Compared, PlannedDevice
@@ -23,6 +23,7 @@ from baechi.units import format_ns
 
 if TYPE_CHECKING:
     from baechi.tables import Summary
+    from baechi.torch.compiling import CompileArgument
     from baechi.torch.fitting import Fits
 
 __all__ = ["Compared", "ModelPlan", "PlannedDevice"]
@@ -139,6 +140,7 @@ class ModelPlan:
         Raises:
             PlanMismatchError: they differ; every difference is named.
         """
+        refuse_compiled(model)
         found = changes(self.model, describe(model))
         if found:
             raise PlanMismatchError(
@@ -154,6 +156,7 @@ class ModelPlan:
         devices: Mapping[str, str | torch.device] | None = None,
         level: str = "auto",
         outputs: str = "where-computed",
+        compile: CompileArgument = False,
     ) -> torch.nn.Module:
         """Moves the model's weights to their devices and lets it run as planned; returns it.
 
@@ -167,6 +170,7 @@ class ModelPlan:
                 elsewhere (`baechi.torch.status` says why); "op" raises instead; "module" never
                 runs graphs.
             outputs: "where-computed", or "inputs" for the device of the first input tensor.
+            compile: True or options of ``torch.compile``: what each device runs is compiled.
 
         Raises:
             PlanMismatchError: the plan was made for another model.
@@ -175,9 +179,7 @@ class ModelPlan:
         """
         from baechi.torch.plan_application import apply_plan
 
-        return apply_plan(
-            self, model, optimizer=optimizer, devices=devices, level=level, outputs=outputs
-        )
+        return apply_plan(self, model, optimizer, devices, level, outputs, compile)
 
     def remove(
         self, model: torch.nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None

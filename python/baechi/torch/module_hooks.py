@@ -19,9 +19,10 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map_only
 
 from baechi.torch.checkpointing import follow_checkpoints
+from baechi.torch.compiling import is_compiling_part, outside
 from baechi.torch.custom_functions import follow_custom_functions
 from baechi.torch.frames import Frame, refuse_stale
-from baechi.torch.module_homes import device_at
+from baechi.torch.module_homes import places_of_modules
 from baechi.torch.operands import Moves, rebuilt
 from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.streams import cross_copy
@@ -61,6 +62,14 @@ class Enter:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Pushes a frame and moves the arguments to the module's device."""
+        if torch.compiler.is_compiling():
+            # Within a part all is on one device; what others compile goes on around the hook.
+            return None if is_compiling_part() else outside(self._enter)(module, args, kwargs)
+        return self._enter(module, args, kwargs)
+
+    def _enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         frames = self.runtime.state.frames
         device = self.device
         if frames:
@@ -115,6 +124,15 @@ class Leave:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> Any:
         """Pops the module's frame, if it has one."""
+        if torch.compiler.is_compiling():
+            if is_compiling_part():
+                return None
+            return outside(self._leave)(module, args, kwargs, result)
+        return self._leave(module, args, kwargs, result)
+
+    def _leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
         frames = self.runtime.state.frames
         if not any(frame.module is module for frame in frames):
             return None
@@ -206,50 +224,21 @@ def add_hooks(
         outputs: "where-computed" or "inputs".
         with_root: whether the model itself gets hooks as well as its submodules.
     """
-    homes = _homes(model, device_of_module)
-    devices = frozenset(at for places in homes.values() for at in places.inside)
+    all_places = places_of_modules(model, device_of_module)
+    devices = frozenset(at for places in all_places.values() for at in places.inside)
     runtime = ModuleRuntime(devices, outputs)
     if len(devices) == 1:
         return runtime
     follow_checkpoints()
     follow_custom_functions()
-    for module, places in homes.items():
+    for module, places in all_places.items():
         if module is model and not with_root:
             continue
-        device = next(iter(places.inside)) if len(places.inside) == 1 else None
         module.register_forward_pre_hook(
-            Enter(runtime, places.path, device, places.own), prepend=True, with_kwargs=True
+            Enter(runtime, places.path, places.only, places.own), prepend=True, with_kwargs=True
         )
         module.register_forward_hook(Leave(runtime), with_kwargs=True, always_call=True)
     return runtime
-
-
-@dataclasses.dataclass(frozen=True)
-class _Places:
-    """A module's path, its own device, and the devices of all that has weights or no children."""
-
-    path: str
-    own: torch.device
-    inside: frozenset[torch.device]
-
-
-def _homes(
-    model: nn.Module, device_of_module: Mapping[str, torch.device]
-) -> dict[nn.Module, _Places]:
-    paths = {module: path for path, module in model.named_modules()}
-    homes: dict[nn.Module, _Places] = {}
-
-    def visit(module: nn.Module) -> frozenset[torch.device]:
-        if module not in homes:
-            inside = frozenset[torch.device]().union(*map(visit, module.children()))
-            own = device_at(paths[module], device_of_module)
-            if not inside or _has_weights(module):
-                inside |= {own}
-            homes[module] = _Places(paths[module], own, inside)
-        return homes[module].inside
-
-    visit(model)
-    return homes
 
 
 def remove_hooks(model: nn.Module) -> None:
@@ -286,8 +275,3 @@ def _hooks_of(module: nn.Module) -> list[tuple[dict[int, Any], list[int]]]:
         (module._forward_hooks_always_called, leaving),
     ]
     return tables
-
-
-def _has_weights(module: nn.Module) -> bool:
-    weights = (*module._parameters.values(), *module._buffers.values())
-    return any(weight is not None for weight in weights)

@@ -10,7 +10,10 @@ from torch.fx import Node
 from baechi.errors import InputError
 from baechi.torch.program import Program, ProgramInput
 
-__all__ = ["is_placed", "places_of"]
+__all__ = ["PLACE", "is_placed", "places_of"]
+
+PLACE = "baechi_place"
+"""In the meta of a placed graph's nodes: the device of the op or weight."""
 
 
 def is_placed(node: Node) -> bool:

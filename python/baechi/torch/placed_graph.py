@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from baechi.torch.aliases import written_nodes
 from baechi.torch.fetching import AttributesOnDevices, compile_fetch
-from baechi.torch.node_places import is_placed, places_of
+from baechi.torch.node_places import PLACE, is_placed, places_of
 from baechi.torch.program import Program, ProgramInput
 from baechi.torch.recomputing import recompute_regions
 from baechi.torch.streams import cross_copy
@@ -177,6 +177,8 @@ class _Placing:
             device = self.places.get(node)
             made = self.graph.node_copy(node, functools.partial(self._at, device=device))
             self.made[node] = self._in_region(made)
+            if device is not None:
+                made.meta[PLACE] = device
             if "device" in made.kwargs:
                 made.kwargs = {**made.kwargs, "device": device}
             if node.name in self._changed:

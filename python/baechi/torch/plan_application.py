@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from baechi.errors import InputError, PlacementError
 from baechi.torch.applying import apply_placement
+from baechi.torch.compiling import CompileArgument
 from baechi.torch.loading import load_weights
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.module_homes import module_devices
@@ -28,11 +29,12 @@ Devices = Mapping[str, str | torch.device]
 def apply_plan(
     plan: ModelPlan,
     model: nn.Module,
-    *,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     devices: Devices | None = None,
     level: str = "auto",
     outputs: str = "where-computed",
+    compile: CompileArgument = False,
+    *,
     programs: Sequence[Program] = (),
 ) -> nn.Module:
     """See `ModelPlan.apply`; `programs` were captured before."""
@@ -53,6 +55,7 @@ def apply_plan(
         level=level,
         outputs=outputs,
         programs=programs,
+        compile=compile,
     )
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import operator
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch.utils.checkpoint as checkpoints
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
+from baechi.torch.outlining import outline
 from baechi.torch.program import CheckpointRegion
 
-__all__ = ["recompute_regions", "recompute_regions_once"]
+__all__ = ["Recomputed", "recompute_regions", "recompute_regions_once"]
 
 
 def recompute_regions_once() -> None:
@@ -42,18 +42,20 @@ class _OneThreadAtATime(checkpoints._checkpoint_hook):
         self.unpack_hook = unpack_alone
 
 
-class _Recomputed:
+class Recomputed:
     """Calls a part of a graph so that backward computes its activations again."""
 
     def __init__(
         self, number: int, part: GraphModule, num_weights: int, preserve_rng_state: bool
     ) -> None:
+        """The first values of a call are weights, as many as that."""
         self.__name__ = f"recomputed_{number}"
         self.part = part
         self.num_weights = num_weights
         self.preserve_rng_state = preserve_rng_state
 
     def __call__(self, *values: Any) -> Any:
+        """Runs the part in a checkpoint."""
         # Checkpoint refuses arguments that change in place before backward, as statistics do;
         # a model's own code does not pass weights as arguments either.
         weights, others = values[: self.num_weights], values[self.num_weights :]
@@ -75,35 +77,16 @@ def recompute_regions(
     recompute_regions_once()
     for number, region in enumerate(regions):
         nodes = [node for node in graph_module.graph.nodes if region_of.get(node) == number]
-        if nodes:
-            _take_out(graph_module, number, nodes, set(weights), region.preserve_rng_state)
+        if not nodes:
+            continue
 
+        def recomputed(
+            part: GraphModule,
+            reads: Sequence[Node],
+            number: int = number,
+            region: CheckpointRegion = region,
+        ) -> Recomputed:
+            num_weights = sum(node in weights for node in reads)
+            return Recomputed(number, part, num_weights, region.preserve_rng_state)
 
-def _take_out(
-    graph_module: GraphModule,
-    number: int,
-    nodes: list[Node],
-    weights: set[Node],
-    preserve_rng_state: bool,
-) -> None:
-    graph = graph_module.graph
-    inside = set(nodes)
-    found = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
-    reads = sorted(found, key=lambda node: node not in weights)
-    num_weights = sum(node in weights for node in reads)
-    gives = [node for node in nodes if any(user not in inside for user in node.users)]
-    part = Graph()
-    made = {node: part.placeholder(node.name) for node in reads}
-    for node in nodes:
-        made[node] = part.node_copy(node, made.__getitem__)
-    part.output(tuple(made[node] for node in gives))
-    body = GraphModule(graph_module, part)
-    target = _Recomputed(number, body, num_weights, preserve_rng_state)
-    with graph.inserting_before(nodes[0]):
-        call = graph.call_function(target, tuple(reads))
-        for position, node in enumerate(gives):
-            out = graph.call_function(operator.getitem, (call, position))
-            out.meta = dict(node.meta)
-            node.replace_all_uses_with(out, delete_user_cb=lambda user: user not in inside)
-    for node in reversed(nodes):
-        graph.erase_node(node)
+        outline(graph_module, nodes, recomputed, first=weights)
