@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 
 # Small solves on several threads cost more than they gain on a busy machine.
 export OMP_NUM_THREADS := 1
+# Tests of one file share captured models and more, so a file is run by one process; in the order of names, the
+# shortest files come last. Above four processes memory counts for more than cores.
+ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 # Cargo and maturin build against the same interpreter.
 export PYO3_PYTHON := $(BIN)/python
 export VIRTUAL_ENV := $(VENV)
@@ -26,8 +30,7 @@ test: build
 
 check: lint
 	cargo test --workspace --exclude baechi-py --locked --quiet
-	$(BIN)/python -m pytest --quiet
-	$(BIN)/python -m pytest --quiet benches --benchmark-disable
+	$(BIN)/python -m pytest --quiet $(ON_ALL_CORES) --benchmark-disable tests python/baechi benches
 
 lint:
 	cargo fmt --all --check

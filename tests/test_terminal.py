@@ -60,10 +60,11 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def watched(width: int, *words: str, **changes: str) -> str:
-    """What a terminal of a width shows of a command."""
+    """What a command writes to stdout, a terminal of this width."""
     with terminal(width) as (seen, written):
+        # A slow machine is shown progress on stderr, which is no part of what is looked at.
         process = subprocess.Popen(
-            [*BAECHI, *words], stdout=written, stderr=written, env=environment(**changes)
+            [*BAECHI, *words], stdout=written, stderr=subprocess.DEVNULL, env=environment(**changes)
         )
         os.close(written)
         shown = everything(seen)

@@ -15,6 +15,7 @@ from baechi.torch.applying import apply_placement, remove_placement, status
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.simdev import SimulatedDevices, simulated, to_host
 from torch_applied import WIDTH, Net, applied, batch, same
+from torch_placements import program_of
 from torch_placing import at_random, largest_difference, on, train
 
 
@@ -39,7 +40,8 @@ def test_every_model_trains_as_on_the_host(case: torch_models.ModelCase) -> None
         assert largest_difference(found.buffers, expected.buffers) < 1e-9
         if case.exports:  # at module level another test does the same
             single = case.build()
-            assert apply_placement(single.model, placement)
+            programs = [program_of(case.name, torch.float32)]
+            assert apply_placement(single.model, placement, programs=programs)
             assert single.loss().item() == first
 
 

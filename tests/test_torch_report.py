@@ -70,6 +70,15 @@ def test_the_page_shows_memory_as_the_plan_has_it(
         assert page.inner_text("#path") == "whole graph / transformer"
 
 
+def test_the_report_says_where_it_counts_other_copies_than_the_plan(plan: ModelPlan) -> None:
+    operators = plan.operator_plan
+    assert operators is not None
+    more = operators.num_transfers - plan.copies
+    assert more > 0, "a residual that a later device reads twice has two gradients in the graph"
+    (said,) = [note for note in operators.provenance.notes if "copies of the plan" in note]
+    assert said.startswith(f"{operators.num_transfers} transfers here, {plan.copies} copies")
+
+
 def test_what_does_not_fit_is_judged_by_the_ledger(plan: ModelPlan, tmp_path: Path) -> None:
     plan.report(tmp_path / "fits.html")
     assert "Does not fit" not in (tmp_path / "fits.html").read_text()
@@ -97,6 +106,8 @@ def test_inference_has_a_report_too(tmp_path: Path) -> None:
     made = baechi.plan(model, (torch.randn(3, 8),), devices="2x1GiB", mode="inference")
     assert made.operator_plan is not None
     assert made.operator_plan.makespan_ns == made.step_ns
+    assert made.operator_plan.num_transfers == made.copies
+    assert not any("transfers here" in note for note in made.operator_plan.provenance.notes)
     made.report(tmp_path / "plan.html")
     table = (tmp_path / "plan.html").read_text().split('<table id="devices">')[1].split("</table>")
     assert "weight" in table[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from baechi import _core
 from baechi.errors import OutOfMemoryError, PlacementError, SolverError
 from baechi.grouping import group
@@ -10,7 +13,7 @@ from baechi.plans import Candidate
 from baechi.rules import Setting, with_names
 from baechi.schedules import Schedule
 
-__all__ = ["best_of_all", "candidate"]
+__all__ = ["anything_fits", "best_of_all", "candidate"]
 
 UNSUPPORTED = {"baechi-torch": ("m-etf-reserve", "m-sct-reserve")}
 # What is tried on the grouped graph: together they take less time than the algorithms before them.
@@ -27,9 +30,7 @@ def best_of_all(placer: Placer) -> tuple[str, Schedule, tuple[Candidate, ...]]:
         OutOfMemoryError: nothing was found; of the algorithm that placed most ops.
         PlacementError: an op or group may run nowhere, or the original would give up.
     """
-    left_out = UNSUPPORTED.get(placer.setting.rules, ())
-    names = [name for name in _core.ALGORITHMS if name not in left_out]
-    tried = [(name, _outcome(placer, name)) for name in names]
+    tried = list(_alone(placer))
     # Errors of grouped graphs name ops of those, so they are not raised.
     failures = [found for _, found in tried if isinstance(found, Failure)]
     tried += _grouped(placer)
@@ -40,6 +41,12 @@ def best_of_all(placer: Placer) -> tuple[str, Schedule, tuple[Candidate, ...]]:
     if not failures:
         raise PlacementError("no algorithm found a placement within the limits")
     raise max(failures, key=lambda error: len(getattr(error, "placed_ops", ())))
+
+
+def anything_fits(placer: Placer) -> bool:
+    """Whether anything that `best` tries fits; what comes after the first that does is not run."""
+    tried = itertools.chain(_alone(placer), _grouped(placer))
+    return any(isinstance(found, Schedule) and found.fits for _, found in tried)
 
 
 def candidate(algorithm: str, found: Schedule | Exception) -> Candidate:
@@ -61,6 +68,14 @@ def candidate(algorithm: str, found: Schedule | Exception) -> Candidate:
     )
 
 
+def _alone(placer: Placer) -> Iterator[tuple[str, Outcome]]:
+    """What each algorithm finds on the graph as it is."""
+    left_out = UNSUPPORTED.get(placer.setting.rules, ())
+    for name in _core.ALGORITHMS:
+        if name not in left_out:
+            yield name, _outcome(placer, name)
+
+
 def _outcome(placer: Placer, name: str) -> Outcome:
     """What an algorithm finds; m-SCT is given up for good where the solver has no answer."""
     if name.startswith("m-sct") and placer.solver_failed is not None:
@@ -75,16 +90,16 @@ def _outcome(placer: Placer, name: str) -> Outcome:
         return error
 
 
-def _grouped(placer: Placer) -> list[tuple[str, Outcome]]:
+def _grouped(placer: Placer) -> Iterator[tuple[str, Outcome]]:
     """What some algorithms find on the grouped graph; nothing where that is not smaller."""
     setting = placer.setting
     if setting.rules != "physical" or setting.graph.num_ops < 2:
-        return []
+        return
     grouping = group(setting.graph, retention=setting.retention)
     if grouping.graph.num_ops == setting.graph.num_ops:
-        return []
+        return
     coarse = Setting.of(grouping.graph, setting.cluster, setting.rules, setting.retention)
-    coarse_placer, found = placer.on(coarse), []
+    coarse_placer = placer.on(coarse)
     for name in GROUPED:
         outcome = _outcome(coarse_placer, name)
         if isinstance(outcome, Schedule):
@@ -92,5 +107,4 @@ def _grouped(placer: Placer) -> list[tuple[str, Outcome]]:
             with with_names(setting.graph, setting.cluster):
                 core = grouping.scheduled(setting, device, outcome.order)
             outcome = setting.schedule(core)
-        found.append((f"grouped {name}", outcome))
-    return found
+        yield f"grouped {name}", outcome

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from baechi.cluster import Cluster
-from baechi.errors import BaechiError, OutOfMemoryError, PlacementError
-from baechi.graph import Graph
+from baechi.errors import BaechiError, OutOfMemoryError
 from baechi.rules import Setting
 from baechi.units import format_bytes
 
@@ -20,14 +18,14 @@ PRECISION = 1e-3
 
 
 def explained(
-    error: OutOfMemoryError, setting: Setting, place: Callable[[Graph, Cluster], Any]
+    error: OutOfMemoryError, setting: Setting, fits: Callable[[Cluster], bool]
 ) -> OutOfMemoryError:
     """The error with a proof where there is one, the holders of the space, and a limit on demand.
 
     Args:
         error: as the core raised it, names put in.
         setting: what was placed where.
-        place: the same placement for another cluster.
+        fits: whether the same placement fits on another cluster.
     """
     proof = _proof(setting) if setting.rules == "physical" else None
     holders = _holders(error, setting)
@@ -55,7 +53,7 @@ def explained(
         new.__dict__.setdefault(name, value)
     new.proved_infeasible = proof is not None
     new.holders = holders
-    new.__dict__["_search"] = lambda: _smallest_limit(setting, place)
+    new.__dict__["_search"] = lambda: _smallest_limit(setting.cluster, fits)
     return new
 
 
@@ -112,29 +110,23 @@ def _holders(error: OutOfMemoryError, setting: Setting) -> tuple[tuple[str, int]
     return tuple((graph.op_names[here[at]], int(held[at])) for at in order if held[at] > 0)
 
 
-def _smallest_limit(setting: Setting, place: Callable[[Graph, Cluster], Any]) -> dict[str, int]:
+def _smallest_limit(cluster: Cluster, fits: Callable[[Cluster], bool]) -> dict[str, int]:
     def scaled(scale: float) -> Cluster:
         sizes = {
             device.name: device.reserve_bytes
             + round((device.memory_bytes - device.reserve_bytes) * scale)
             + (scale > 1)
-            for device in setting.cluster.devices
+            for device in cluster.devices
         }
-        return setting.cluster.with_memory(sizes)
-
-    def fits(scale: float) -> bool:
-        try:
-            return bool(place(setting.graph, scaled(scale)).fits)
-        except (OutOfMemoryError, PlacementError):
-            return False
+        return cluster.with_memory(sizes)
 
     low, high = 1.0, 2.0
-    while not fits(high):
+    while not fits(scaled(high)):
         low, high = high, 2 * high
         if high > MOST_SCALE:
             raise BaechiError(f"no placement was found with {MOST_SCALE:g} times the memory either")
     while high - low > PRECISION * low:
         middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        low, high = (low, middle) if fits(scaled(middle)) else (middle, high)
     found = scaled(high)
     return {device.name: device.memory_bytes for device in found.devices}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from baechi import _core
-from baechi.choice import best_of_all, candidate
+from baechi.choice import anything_fits, best_of_all, candidate
 from baechi.cluster import Cluster, as_cluster
 from baechi.digests import Digests
-from baechi.errors import InputError, OutOfMemoryError
+from baechi.errors import InputError, OutOfMemoryError, PlacementError
 from baechi.graph import Graph
 from baechi.limits import explained
 from baechi.placer import Favorites, Placer
@@ -68,8 +69,13 @@ def place(
     """
     if algorithm not in ALGORITHMS:
         raise InputError(f'no algorithm "{algorithm}"', hint=f"choose from {', '.join(ALGORITHMS)}")
-    setting = Setting.of(as_graph(graph), _cluster(graph, cluster), rules, retention)
-    placer = Placer(setting, favorites, threshold, seed, repair)
+
+    def placer_on(cluster: Cluster) -> Placer:
+        setting = Setting.of(as_graph(graph), cluster, rules, retention)
+        return Placer(setting, favorites, threshold, seed, repair)
+
+    placer = placer_on(_cluster(graph, cluster))
+    setting = placer.setting
     try:
         if algorithm != "best":
             winner, schedule = algorithm, placer.run(algorithm)
@@ -77,17 +83,8 @@ def place(
         else:
             winner, schedule, candidates = best_of_all(placer)
     except OutOfMemoryError as error:
-        again = functools.partial(
-            place,
-            algorithm=algorithm,
-            rules=rules,
-            favorites=favorites,
-            threshold=threshold,
-            seed=seed,
-            retention=retention,
-            repair=repair,
-        )
-        raise explained(error, setting, again) from None
+        fits = functools.partial(_fits, algorithm, placer_on)
+        raise explained(error, setting, fits) from None
     options: dict[str, Any] = {"repair": repair, "retention": retention, "seed": seed}
     if "m-sct" in algorithm or algorithm == "best":
         options["favorites"] = placer.favorites_used
@@ -104,6 +101,15 @@ def place(
         notes=(*setting.notes, *placer.notes, *_repairs(winner, schedule)),
     )
     return plan_of(schedule, algorithm=winner, candidates=candidates, provenance=provenance)
+
+
+def _fits(algorithm: str, placer_on: Callable[[Cluster], Placer], cluster: Cluster) -> bool:
+    """Whether the algorithm finds a plan within the limits of a cluster."""
+    placer = placer_on(cluster)
+    try:
+        return anything_fits(placer) if algorithm == "best" else placer.run(algorithm).fits
+    except (OutOfMemoryError, PlacementError):
+        return False
 
 
 def _repairs(algorithm: str, schedule: Schedule) -> tuple[str, ...]:

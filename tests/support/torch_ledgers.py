@@ -143,6 +143,7 @@ class Measured:
 
 def on_simulated_devices(name: str, mode: str, seed: int) -> tuple[Memory, Measured]:
     case = random_case(name, mode, seed, lambda at: resolve(f"simdev:{at}"))
+    gc.freeze()  # what is there already is not looked at again
     with simulated(3) as devices:
         move(case)
 

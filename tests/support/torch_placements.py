@@ -10,16 +10,21 @@ import torch
 from baechi.torch.capture import capture
 from baechi.torch.parameters import move_weights
 from baechi.torch.placed_graph import PlacedProgram, is_placed, place_program
-from baechi.torch.program import Program
+from baechi.torch.program import Capture, Program
 from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
 from torch_models import BY_NAME, Sample, loss_of
 
 
 @functools.cache
-def program_of(name: str, dtype: torch.dtype) -> Program:
-    """The training program of a model of the table."""
+def captured(name: str, dtype: torch.dtype) -> Capture:
+    """What capture makes of a model of the table in training; many tests share it."""
     sample = BY_NAME[name].build(dtype=dtype)
-    taken = capture(sample.model, sample.args, sample.kwargs, training=True)
+    return capture(sample.model, sample.args, sample.kwargs, training=True)
+
+
+def program_of(name: str, dtype: torch.dtype) -> Program:
+    """The training program of a model of the table that has one."""
+    taken = captured(name, dtype)
     assert taken.reasons == ()
     assert taken.program is not None
     return taken.program

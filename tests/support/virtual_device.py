@@ -4,6 +4,7 @@ In the test: `run(program)`, which is skipped where there is no compiler. In the
 `import virtual_device; virtual_device.init(2, caps={0: 1 << 20})`, then devices "vdev:0", "vdev:1".
 """
 
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -12,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +30,7 @@ def run(program: str, *, timeout_s: float = 300) -> Any:
     if shutil.which("g++") is None:
         pytest.skip("the test-only device needs a C++ compiler (g++)")
     build()
-    paths = [str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
+    paths = filter(None, [str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     # It ends at once: autograd's threads may still hold tensors of a device type that is torn down.
     ending = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
@@ -41,31 +41,41 @@ def run(program: str, *, timeout_s: float = 300) -> Any:
         timeout=timeout_s,
         env=environment,
     )
-    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stdout}\n{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def build() -> Path:
-    """The compiled extension for this source, torch and Python; some 15 s of CPU the first time."""
-    tag = f"{torch.__version__} {sys.version} {SOURCE.read_text()}"
+    """The compiled extension; some 15 s of CPU the first time, for one process of a test run.
+
+    Whatever it depends on, compiler and options included, has a folder of its own.
+    """
+    command = compile_command()
+    version = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True)
+    tag = f"{torch.__version__} {sys.version} {version.stdout} {command} {SOURCE.read_text()}"
     folder = ROOT / "target" / "vdev" / hashlib.sha256(tag.encode()).hexdigest()[:16]
     library = folder / f"{NAME}.so"
-    if library.exists():
+    if library.exists():  # whole, as it got its name when it was
         return library
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
+        if not library.exists():
+            made = folder / "unfinished.so"
+            subprocess.run([*command, "-o", str(made)], check=True, timeout=600)
+            made.replace(library)
+    return library
+
+
+def compile_command() -> list[str]:
     home = Path(torch.__file__).parent
     headers = [home / "include", home / "include/torch/csrc/api/include"]
     headers.append(Path(sysconfig.get_paths()["include"]))
     libraries = ["-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"]
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / library.name
-        command = ["g++", "-O1", "-fPIC", "-shared", "-std=c++20", f"-DTORCH_EXTENSION_NAME={NAME}"]
-        command += ["-DTORCH_API_INCLUDE_EXTENSION_H", "-D_GLIBCXX_USE_CXX11_ABI=1"]
-        command += [f"-I{path}" for path in headers]
-        command += [str(SOURCE), f"-L{home / 'lib'}", *libraries, f"-Wl,-rpath,{home / 'lib'}"]
-        subprocess.run([*command, "-o", str(made)], check=True, timeout=600)
-        made.replace(library)  # whole or not at all, also when two test runs build at once
-    return library
+    command = ["g++", "-O1", "-fPIC", "-shared", "-std=c++20", f"-DTORCH_EXTENSION_NAME={NAME}"]
+    command += ["-DTORCH_API_INCLUDE_EXTENSION_H", "-D_GLIBCXX_USE_CXX11_ABI=1"]
+    command += [f"-I{path}" for path in headers]
+    return [*command, str(SOURCE), f"-L{home / 'lib'}", *libraries, f"-Wl,-rpath,{home / 'lib'}"]
 
 
 def init(num_devices: int, caps: dict[int, int] | None = None) -> ModuleType:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from baechi import _core
 from baechi.digests import Digests
 from baechi.plans import Candidate, Plan, Provenance
 from baechi.predictions import plan_of
 from baechi.rules import Setting, with_names
+from baechi.schedules import Schedule
 from baechi.torch.outcomes import Outcome, devices_of_ops, launch_order
 from baechi.torch.tasks import Task
 from baechi.units import format_bytes
@@ -44,6 +45,7 @@ def operator_plan(
             launch_order(task),
             setting.rules,
         )
+    schedule = setting.schedule(core)
     listed = {outcome.origin: outcome, **{n: o for n, o in others.items() if o is not outcome}}
     made = Provenance(
         made_for=setting.graph,
@@ -53,14 +55,27 @@ def operator_plan(
         options={},
         rules=setting.rules,
         versions={"baechi": _core.__version__},
-        notes=(*notes, _ABOUT_MEMORY),
+        notes=(*notes, _ABOUT_MEMORY, *_about_copies(schedule, outcome)),
     )
     return plan_of(
-        setting.schedule(core),
+        schedule,
         algorithm=outcome.origin,
         candidates=tuple(_candidate(task, name, one) for name, one in listed.items()),
         provenance=made,
     )
+
+
+def _about_copies(schedule: Schedule, outcome: Outcome) -> Iterator[str]:
+    """Why transfers are counted otherwise than copies, where they are.
+
+    Which gradients meet on a device depends on the placement, and the graph is the same for all.
+    """
+    here, copies = len(schedule.transfers.tensor), sum(m.source >= 0 for m in outcome.memory.moved)
+    if here != copies:
+        yield (
+            f"{here} transfers here, {copies} copies of the plan, which are PyTorch's: it adds "
+            "gradients that meet before it sends them, and sends each of tensors that share memory"
+        )
 
 
 def _candidate(task: Task, name: str, outcome: Outcome) -> Candidate:
