@@ -141,6 +141,15 @@ def test_replaced_weights_are_found(devices: SimulatedDevices) -> None:
     assert status(model).graph_calls == 2
 
 
+def test_what_is_made_of_the_applied_class_has_no_plan_and_runs(devices: SimulatedDevices) -> None:
+    layers = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 2))
+    twin = copy.deepcopy(layers)
+    applied(layers, {"": 0, "2": 1})
+    assert torch.equal(to_host(layers[1:](layers[:1](batch()))), twin(batch()))  # slices are new
+    with pytest.raises(InputError, match="no plan is applied"):
+        status(layers[:2])
+
+
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 def test_copies_run_on_their_own(devices: SimulatedDevices, way: str) -> None:
     model, twin = Net(), Net()

@@ -1,5 +1,6 @@
 """A plan is applied: the model trains on the plan's devices, from a file too, and is given back."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.utils import prune
 
 import torch_models
 from baechi.errors import InputError, PlanMismatchError
@@ -139,3 +141,26 @@ def test_a_device_that_is_not_here_is_named_with_a_way_out() -> None:
 def test_another_model_is_refused() -> None:
     with pytest.raises(PlanMismatchError):
         planned().apply(nn.Linear(2, 2), devices=RENAMED)
+
+
+def normalized() -> nn.Sequential:
+    """Weights that torch's older functions compute before each forward, and keep as attributes."""
+    model = net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        nn.utils.weight_norm(model[0])
+        nn.utils.spectral_norm(model[2])
+    prune.random_unstructured(model[3], "weight", 0.5)
+    return model
+
+
+@pytest.mark.parametrize("level", ["auto", "module"])
+def test_weights_that_are_computed_before_each_forward_do_not_hold_others(level: str) -> None:
+    made = plan(normalized(), (batch(),), devices="2x330KiB", loss=lambda y: y.mean())
+    twin, model = normalized(), normalized()
+    expected = losses(twin, torch.optim.SGD(twin.parameters(), lr=0.1), 4)
+    with simulated(2):
+        made.apply(model, devices=RENAMED, level=level)
+        assert len({weight.device for weight in model.parameters()}) == 2
+        found = losses(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
+    assert found == pytest.approx(expected, rel=1e-6)

@@ -23,7 +23,10 @@ def applied_class(original: type[Any]) -> type[nn.Module]:
 
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        call = self.__dict__[STATE].call
+        application = self.__dict__.get(STATE)
+        if application is None:  # another object of this class, such as a slice of a Sequential
+            return original.forward(self, *args, **kwargs)
+        call = application.call
         if torch.compiler.is_compiling():
             call = outside(call)
         return call(self, args, kwargs)

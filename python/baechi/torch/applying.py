@@ -12,6 +12,7 @@ from baechi.torch.application import LEVELS, Application, Status
 from baechi.torch.applied_class import STATE, applied_class, change_class, original_class
 from baechi.torch.compiled_modules import add_forwards, remove_forwards
 from baechi.torch.compiling import CompileArgument, Compiling, read_compile
+from baechi.torch.computed_weights import let_go_of_graphs
 from baechi.torch.module_homes import module_devices
 from baechi.torch.module_hooks import add_hooks, remove_hooks
 from baechi.torch.parameters import move_back, move_weights, weight_devices
@@ -55,6 +56,7 @@ def apply_placement(
     compiling = _read_compile(compile, placement)
     homes = module_devices(model, placement.modules)
     changed = applied_class(type(model))  # type: ignore[arg-type]
+    let_go_of_graphs(model)
     moved = move_weights(model, weight_devices(model, homes), optimizers=optimizers)
     runtime = add_hooks(model, placement.modules, outputs=outputs, with_root=False)
     if compiling is not None and compiling.is_possible():
