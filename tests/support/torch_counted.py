@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from baechi.torch.capture import capture
+from baechi.torch.costs import Costs
+from baechi.torch.device_argument import read_torch_devices
 from baechi.torch.flat_trace import FlatTrace, flatten, flatten_units, lay_out
 from baechi.torch.ledger import replay
 from baechi.torch.memory import Memory
 from baechi.torch.modules import Units, find_units, parents_of, with_other_names
 from baechi.torch.program import Program
+from baechi.torch.stand_ins import kernels_of
 from baechi.torch.trace import Trace
 from baechi.torch.tracing_levels import trace_at
 from torch_models import ModelCase
@@ -38,10 +41,12 @@ def levels_of(case: ModelCase) -> tuple[dict[str, Level], tuple[Program, ...]]:
     sample = case.build()
     model, args, kwargs = sample.model, sample.args, sample.kwargs
     captured = capture(model, args, kwargs, training=True)
+    cluster, _ = read_torch_devices(f"{NUM_DEVICES}x1GiB")
+    options = {"training": True, "loss": None, "autocast": None}
     found = {}
     for level in ("op", "module") if captured.level == "op" else ("module",):
         trace, _ = trace_at(
-            level, captured, model, args, kwargs, training=True, loss=None, autocast=None
+            level, captured, model, args, kwargs, kernels=kernels_of(cluster, Costs({})), **options
         )
         units = with_other_names(find_units(trace, parents_of(model)), model)
         found[level] = Level(trace, units, flatten(trace))
