@@ -136,6 +136,30 @@ def test_a_part_that_does_not_compile_runs_as_it_is(level: str) -> None:
     assert "no kernels today" in next(iter(found.uncompiled))
 
 
+@pytest.mark.parametrize("places", [{"": HOST}, {"": HOST, "other": META}])
+def test_where_a_module_does_not_compile_its_modules_do(places: dict[str, torch.device]) -> None:
+    class Breaks(Blocks):
+        def forward(self, x: Tensor) -> Tensor:
+            torch._dynamo.graph_break()
+            return super().forward(x)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.other = Breaks(), nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    model = apply_placement(Outer(), ModulePlacement(places), level="module", compile=AOT)
+    assert losses(model) == losses(Blocks())
+    found = status(model)
+    assert found.compiled_parts == 2
+    assert sum(found.uncompiled.values()) == (1 if len(places) == 2 else 2)
+    remove_placement(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
 def test_a_module_with_operands_elsewhere_runs_as_it_is() -> None:
     class Reads(Blocks):
         def forward(self, x: Tensor) -> Tensor:
