@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests" / "support"))
 
 import torch_models  # noqa: E402  (needs the path above)
 from baechi.torch.outcomes import judge  # noqa: E402
-from baechi.torch.planning import plan, study  # noqa: E402
+from baechi.torch.planning import plan, prepare  # noqa: E402
 
 MOST_MIB = 400
 
@@ -45,7 +45,7 @@ def bench_model_to_plan(timed, scaled, name):
 @pytest.mark.parametrize("name", ["BERT-base", "Llama-70B"])
 def bench_judging(timed, scaled, name):
     sample = sample_of(name, scaled)
-    task = study(sample.model, sample.args, sample.kwargs, devices="4x1TiB").task
+    task = prepare(sample.model, sample.args, sample.kwargs, devices="4x1TiB").task
     rng = random.Random(0)
     batch = scaled(1_000, small=4)
     placements = [sorted(rng.randrange(4) for _ in task.units.names) for _ in range(batch)]

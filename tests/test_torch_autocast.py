@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import baechi
 import torch_models
+from baechi.torch.planning import study
 from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
 from torch_placing import apply_modules, at_random, largest_difference, on
 
@@ -90,6 +91,28 @@ def test_a_dry_rehearsal_has_the_casts_too() -> None:
     with simulated(1, dry=True), autocast():
         x = torch.empty(4, 4, device=on(0))
         assert (x @ x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("name", ["densenet", "gpt2"])
+def test_a_plan_by_modules_under_autocast_predicts_what_its_rehearsal_takes(
+    name: str, mode: str
+) -> None:
+    sample = torch_models.BY_NAME[name].build()
+    call = sample.model, sample.args, sample.kwargs
+    options = {"devices": "2x1MB", "mode": mode, "level": "module", "autocast": torch.bfloat16}
+    plan = study(*call, **options, objective="most-headroom").plan
+    wide = study(*call, **{**options, "autocast": None}, objective="most-headroom").plan
+    found = baechi.rehearse(call[0], plan, *call[1:], steps=2)
+    assert found.level == "module"
+    assert all(peak > 0 for peak in found.peak_bytes)
+    for predicted, peak in zip(plan.peak_bytes.values(), found.peak_bytes, strict=True):
+        assert 0.95 * peak <= predicted <= 1.25 * peak  # locals of the model's code
+    if mode == "training":
+        assert sum(plan.peak_bytes.values()) < sum(wide.peak_bytes.values())
+        with autocast():
+            expected = torch_models.BY_NAME[name].build().loss()
+        assert found.losses[0] == expected.item()
 
 
 CALLS: list[str] = []

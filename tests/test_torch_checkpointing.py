@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import virtual_device
 from baechi.torch.simdev import simulated, to_host
 from torch_placing import place
 
@@ -102,3 +103,45 @@ def test_a_checkpoint_elsewhere_is_as_before() -> None:
     expected, layer.weight.grad = layer.weight.grad, None
     layer(x).tanh().sum().backward()
     assert torch.equal(layer.weight.grad, expected)
+
+
+ON_TWO_THREADS = """
+import json
+import virtual_device
+virtual_device.init(2)
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+import baechi
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20)))
+        self.right = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20)))
+        self.out = nn.Linear(16, 1)
+
+    def both(self, x):
+        return torch.cat([self.left(x.sigmoid()), self.right(x.tanh())])
+
+    def forward(self, x):
+        return self.out(checkpoint(self.both, x, use_reentrant=False)).square().sum()
+
+x = torch.randn(4, 16)
+failures = []
+for level in ("module", "op"):
+    model = Branches()
+    plan = baechi.plan(model, (x,), devices={"vdev:0": "1GiB", "vdev:1": "1GiB"},
+        pin={"left": "vdev:0", "right": "vdev:1"}, confirm=False, optimizer="sgd")
+    plan.apply(model, level=level)
+    for _ in range(30):
+        try:
+            model(x.to("vdev:0")).backward()
+        except (RuntimeError, AssertionError) as error:
+            failures.append([level, str(error)])
+print(json.dumps(failures))
+"""
+
+
+def test_a_region_on_two_devices_is_recomputed_once_by_their_two_threads() -> None:
+    assert virtual_device.run(ON_TWO_THREADS) == []

@@ -23,7 +23,7 @@ from baechi.torch.optimizers import Optimizer
 from baechi.torch.outcomes import evaluate, judge
 from baechi.torch.trace import Trace
 from random_traces import random_homes, random_trace, random_units
-from torch_ledgers import studied
+from torch_ledgers import prepared
 from torch_models import CASES
 
 EXPORTING = [case.name for case in CASES if case.exports]
@@ -62,7 +62,7 @@ def expected(
 
 @pytest.mark.parametrize(("name", "mode"), STUDIED)
 def test_layouts_and_memory_of_models_are_those_of_the_oracle(name: str, mode: str) -> None:
-    task = studied(name, mode, 3).task
+    task = prepared(name, mode, 3).task
     rng = random.Random(name)
     for in_place in (False, True):
         devices = [rng.randrange(3) for _ in task.units.names]
@@ -120,7 +120,7 @@ def test_layouts_of_random_units_are_those_of_the_oracle(seed: int) -> None:
 
 
 def test_many_placements_cost_what_each_costs_alone() -> None:
-    task = studied("gnmt", "training", 3).task
+    task = prepared("gnmt", "training", 3).task
     rng = random.Random(0)
     placements = [[rng.randrange(3) for _ in task.units.names] for _ in range(5)]
     placements += [[1] * len(task.units.names)]
@@ -155,7 +155,7 @@ def columns_of(trace: Trace) -> dict[str, Any]:
     [("read", 10_000), ("make", -1), ("edge_function", -5), ("storage_bytes", -1)],
 )
 def test_a_wrong_entry_is_refused_with_the_name_of_its_column(column: str, value: int) -> None:
-    columns = columns_of(studied("unet", "training", 3).task.trace)
+    columns = columns_of(prepared("unet", "training", 3).task.trace)
     columns[column] = columns[column].copy()
     columns[column][3] = value
     with pytest.raises(InputError, match=rf"{column}\[3\] = {value}"):
@@ -183,6 +183,6 @@ def test_no_columns_whatever_break_the_core(seed: int) -> None:
 
 
 def test_a_placement_on_no_device_is_refused() -> None:
-    task = studied("unet", "training", 3).task
+    task = prepared("unet", "training", 3).task
     with pytest.raises(InputError, match=r"device of unit\[0\] = 3"):
         judge(task, [[3] * len(task.units.names)], "nowhere")

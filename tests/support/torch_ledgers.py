@@ -8,13 +8,16 @@ from collections.abc import Callable
 from types import ModuleType
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 import torch_checkpointed
+from baechi.torch.costs import Costs
+from baechi.torch.measuring import measure_costs
 from baechi.torch.memory import Memory
 from baechi.torch.outcomes import evaluate
 from baechi.torch.parameters import move_weights, named_weights
 from baechi.torch.placed_graph import PlacedProgram, place_program
-from baechi.torch.planning import Planned, study
+from baechi.torch.planning import Prepared, prepare
 from baechi.torch.simdev import resolve, simulated
 from torch_models import BY_NAME, Sample, loss_of
 
@@ -27,17 +30,28 @@ def built(name: str, mode: str) -> Sample:
     return torch_checkpointed.build(name) if mode == "checkpointing" else BY_NAME[name].build()
 
 
+def costs_on(device: torch.device, name: str, mode: str) -> Costs:
+    """What one device takes for a model's step."""
+    sample = built(name, mode)
+    move_weights(sample.model, {n: device for n, _ in named_weights(sample.model)})
+    args, kwargs = tree_map_only(torch.Tensor, lambda t: t.to(device), (sample.args, sample.kwargs))
+    return measure_costs(sample.model, args, kwargs, training=mode != "inference", repeats=1)
+
+
 @functools.cache
-def studied(name: str, mode: str, num_devices: int) -> Planned:
+def prepared(
+    name: str, mode: str, num_devices: int, measured_on: torch.device | None = None
+) -> Prepared:
     sample = built(name, mode)
     optimizer = None if mode == "inference" else adam(sample.model.parameters())
-    return study(
+    return prepare(
         sample.model,
         sample.args,
         sample.kwargs,
         devices=f"{num_devices}x100GiB",
         mode="inference" if mode == "inference" else "training",
         optimizer=optimizer,
+        costs=None if measured_on is None else costs_on(measured_on, name, mode),
     )
 
 
@@ -59,10 +73,11 @@ def random_case(
     device: Callable[[int], torch.device],
     *,
     num_devices: int = 3,
+    measured_on: torch.device | None = None,
     in_place: bool = False,
 ) -> Case:
     """Units anywhere for odd seeds, three consecutive parts of the model for even ones."""
-    planned = studied(name, mode, num_devices)
+    planned = prepared(name, mode, num_devices, measured_on)
     task = dataclasses.replace(planned.task, accumulate_in_place=in_place)
     rng = random.Random(seed)
     num_units = len(task.units.names)
@@ -145,7 +160,10 @@ def on_virtual_devices(
     name: str, mode: str, seed: int, counters: ModuleType
 ) -> tuple[Memory, Measured]:
     """Peaks of the test-only device type; call it where `virtual_device.init(3)` was."""
-    case = random_case(name, mode, seed, lambda at: torch.device("vdev", at), in_place=True)
+    first = torch.device("vdev", 0)
+    case = random_case(
+        name, mode, seed, lambda at: torch.device("vdev", at), measured_on=first, in_place=True
+    )
     move(case)
 
     def begin() -> None:

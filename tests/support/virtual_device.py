@@ -117,6 +117,7 @@ def _device_module(counters: ModuleType) -> type:
         get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
         memory_allocated = staticmethod(lambda device=0: counters.used(index_of(device)))
         max_memory_allocated = staticmethod(lambda device=0: counters.peak(index_of(device)))
+        reset_peak_memory_stats = staticmethod(lambda d=0: counters.reset_peak(index_of(d)))
 
         class device:
             def __init__(self, device: Any) -> None:

@@ -17,12 +17,14 @@ from torch.overrides import _get_current_function_mode_stack
 
 from baechi.torch.frames import Frame
 from baechi.torch.glue import GlueMode
+from baechi.torch.recomputing import recompute_regions_once
 
 __all__ = ["follow_checkpoints"]
 
 
 def follow_checkpoints() -> None:
     """Lets checkpointed functions be recomputed in their frames; a second call does nothing."""
+    recompute_regions_once()
     original = checkpoints._checkpoint_impl  # both kinds of checkpoints pass through it
     if getattr(original, "follows_frames", False):
         return

@@ -1,4 +1,4 @@
-"""Confirming: a dry rehearsal of a plan, and a new plan with closer limits where it takes more."""
+"""Confirming: a dry rehearsal of a plan, and a new search where it takes more than predicted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from baechi.cluster import Cluster
 from baechi.torch.drafting import draft
-from baechi.torch.fitting import peaks_of
+from baechi.torch.fitting import rehearse_freely
 from baechi.torch.search import search
 from baechi.torch.simdev import NoValuesError
 from baechi.units import format_bytes
@@ -29,32 +29,58 @@ def confirmed(
 ) -> Planned:
     """Rehearses a plan without numbers and notes the measured peaks in it.
 
-    Where a device takes more than its limit, the limit of the search is lowered by what was too
-    much, and the model is planned again. What is returned was rehearsed last, whether it fits or
-    not, unless not even the prediction fits.
+    Where a device takes over 2 % more than predicted, or more than its limit, the limits of the
+    search are lowered by what was too much and the model is planned again, until the rehearsal says
+    what was predicted, a plan repeats, or after four rounds. Of the plans that were rehearsed, the
+    one that is best by its measured peaks is returned, the earlier of equals. A plan whose
+    prediction does not fit is not rehearsed.
     """
-    tried = {planned.outcome.device_of_unit}
-    for round_ in range(_ROUNDS):
-        if not planned.plan.is_within_limits:
-            return planned
+    caps = planned.task.caps
+    rehearsed: list[Planned] = []
+    tried = set()
+    while planned.plan.is_within_limits and len(rehearsed) < _ROUNDS:
+        placement = (planned.outcome.device_of_unit, tuple(planned.outcome.exceptions.items()))
+        if placement in tried:
+            break
+        tried.add(placement)
         try:
-            planned = _rehearsed(planned, model, args, kwargs)
+            rehearsed.append(_rehearsed(planned, model, args, kwargs))
         except NoValuesError as error:
-            return _noted(planned, f"not rehearsed: {str(error).splitlines()[0]}")
-        if planned.plan.is_within_limits or round_ == _ROUNDS - 1:
-            break
-        caps = tuple(
-            max(0, min(cap, device.cap_bytes - max(0, seen - device.peak_bytes)))
-            for cap, seen, device in zip(
-                planned.task.caps, planned.plan.confirmed, planned.plan.devices, strict=True
+            return _noted(
+                planned, f"not rehearsed, so peaks are unconfirmed: {str(error).splitlines()[0]}"
             )
-        )
-        closer = replanned(planned, caps)
-        if closer.outcome.device_of_unit in tried:
+        closer = _closer_caps(rehearsed[-1])
+        if closer == rehearsed[-1].task.caps:
             break
-        tried.add(closer.outcome.device_of_unit)
-        planned = closer
-    return _noted(planned, *_surprises(planned))
+        planned = replanned(planned, closer)
+    if not rehearsed:
+        return planned
+    best = min(rehearsed, key=lambda one: _measured_rank(one, caps))
+    return _noted(best, *_surprises(best))
+
+
+def _closer_caps(planned: Planned) -> tuple[int, ...]:
+    """Limits lowered by what a rehearsal took beyond the prediction.
+
+    Where a device took more than its limit, it is to hold less, and so less is expected to be
+    beyond: the limit is lowered in proportion.
+    """
+    plan = planned.plan
+    closer = []
+    for cap, seen, device in zip(planned.task.caps, plan.confirmed, plan.devices, strict=True):
+        if seen > min(device.peak_bytes * (1 + _TOLERANCE), device.cap_bytes):
+            beyond = seen - device.peak_bytes
+            lowered = device.cap_bytes - -(-beyond * min(seen, device.cap_bytes) // seen)
+            cap = min(cap, max(0, lowered))
+        closer.append(cap)
+    return tuple(closer)
+
+
+def _measured_rank(planned: Planned, caps: tuple[int, ...]) -> tuple[float, ...]:
+    """How good a plan is by what its rehearsal took, under limits that were not lowered."""
+    devices = zip(planned.plan.confirmed, planned.outcome.memory.peaks, strict=True)
+    peaks = [max(seen, predicted) for seen, predicted in devices]
+    return planned.outcome.rank(dataclasses.replace(planned.task, caps=caps), peaks)
 
 
 def replanned(planned: Planned, caps: Sequence[int], cluster: Cluster | None = None) -> Planned:
@@ -83,9 +109,12 @@ def _rehearsed(
     planned: Planned, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Planned:
     program = planned.program if planned.plan.level == "op" else None
-    peaks = peaks_of(planned.plan, model, args, kwargs, program=program)
-    plan = dataclasses.replace(planned.plan, confirmed=peaks)
-    return dataclasses.replace(planned, plan=plan)
+    done = rehearse_freely(planned.plan, model, args, kwargs, program=program)
+    plan = dataclasses.replace(planned.plan, confirmed=done.peak_bytes)
+    planned = dataclasses.replace(planned, plan=plan)
+    if done.dry:
+        return planned
+    return _noted(planned, "rehearsed with numbers, on a copy on this host: its code reads them")
 
 
 def _surprises(planned: Planned) -> list[str]:

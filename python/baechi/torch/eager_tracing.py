@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import copy
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.recorder import Recorder
-from baechi.torch.simdev_lowering import lowered
+from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
 from baechi.torch.trace import Step, Trace, Value
 from baechi.torch.trees import flatten, tensors_in
 from baechi.torch.twins import twin_of
@@ -42,6 +43,7 @@ def trace_eager(
     training: bool,
     loss: LossArgument = None,
     autocast: torch.dtype | None = None,
+    kernels: Kernels = CPU_KERNELS,
 ) -> Trace:
     """Traces a model's own code; the model, its buffers and the random state stay as they are.
 
@@ -52,17 +54,20 @@ def trace_eager(
         training: also trace backward, from the loss.
         loss: as in `planning.plan`.
         autocast: as under ``torch.autocast`` with this type.
+        kernels: what ops come apart into; in a step with the real weights it is the CPU's.
 
     Raises:
         InputError: the code reads numbers and the weights are on meta; it fails; or there is no
             loss with a gradient.
     """
     modes = MathModes.of_this_process(autocast)
-    twin = twin_of(model, _on_meta)
+    stand_ins = StandIns(kernels)
+    twin = twin_of(model, stand_ins)
     try:
-        on_meta = _tree_on_meta((tuple(args), dict(kwargs)))
-        run = _Run(twin, modes, training, "eager")
-        return run.trace(on_meta, loss, autocast, ties_of(model))
+        tensors, rest = flatten((tuple(args), dict(kwargs)))
+        call = rest.rebuild([stand_ins(tensor) for tensor in tensors])
+        run = _Run(twin, modes, training, stand_ins)
+        return run.trace(call, loss, autocast, ties_of(model))
     except InputError:
         raise
     except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError) as error:
@@ -75,24 +80,12 @@ def trace_eager(
     with torch.random.fork_rng(devices=[]):
         stand_in = copy.deepcopy(model).cpu()
         inputs = _tree_on_cpu((tuple(args), dict(kwargs)))
-        run = _Run(stand_in, modes, training, "real step")
+        run = _Run(stand_in, modes, training, None)
         return run.trace(inputs, loss, autocast, ties_of(model))
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
-
-
-def _tree_on_meta(tree: Any) -> Any:
-    tensors, rest = flatten(tree)
-    return rest.rebuild([_on_meta(tensor) for tensor in tensors])
 
 
 def _tree_on_cpu(tree: Any) -> Any:
@@ -103,8 +96,8 @@ def _tree_on_cpu(tree: Any) -> Any:
 class _EagerRecorder(Recorder):
     """Makes a step of every op that forward dispatches."""
 
-    def __init__(self, modes: MathModes) -> None:
-        super().__init__(modes)
+    def __init__(self, modes: MathModes, kernels: Kernels) -> None:
+        super().__init__(modes, kernels.scratch_bytes)
         self.steps: list[Step] = []
         self.ends: list[int] = []  # autograd's next number when a step is dispatched
         self.values: list[Value] = []
@@ -183,9 +176,13 @@ class _EagerRecorder(Recorder):
 class _Run:
     """One run of a stand-in."""
 
-    def __init__(self, model: torch.nn.Module, modes: MathModes, training: bool, source: str):
-        self.model, self.training, self.source = model, training, source
-        self.recorder = _EagerRecorder(modes)
+    def __init__(
+        self, model: torch.nn.Module, modes: MathModes, training: bool, stand_ins: StandIns | None
+    ):
+        self.model, self.training, self.stand_ins = model, training, stand_ins
+        self.kernels = CPU_KERNELS if stand_ins is None else stand_ins.kernels
+        self.casts = False
+        self.recorder = _EagerRecorder(modes, self.kernels)
         self.keeper = Keeper(self.recorder)
 
     def trace(
@@ -203,10 +200,10 @@ class _Run:
         held += [recorder.add_value(t, -1, None, "input", "") for t in roots]
         hooks = [hook for pair in self.model.named_modules() for hook in self._watch(*pair)]
         grad = torch.enable_grad() if self.training else torch.no_grad()
-        lowering = lowered(plain=True) if self.source == "eager" else contextlib.nullcontext()
-        casts = torch.autocast("cpu", autocast) if autocast else contextlib.nullcontext()
+        kind, self.casts = self.kernels.device_type, autocast is not None
+        casts = torch.autocast(kind, autocast) if autocast else contextlib.nullcontext()
         saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
-        with grad, lowering, recorder, saved:
+        with grad, self._running(), recorder, saved:
             recorder.is_forward = True
             with casts:
                 output = self.model(*args, **kwargs)
@@ -223,9 +220,9 @@ class _Run:
                     "the loss has no gradient: no parameter that needs one leads to it",
                     hint='plan with mode="inference", or unfreeze a parameter',
                 )
-            functions = run_backward(
-                recorder, keeper, scalar, recorder.steps, lambda s: bisect.bisect(recorder.ends, s)
-            )
+            with self._running():
+                step_of = functools.partial(bisect.bisect, recorder.ends)
+                functions = run_backward(recorder, keeper, scalar, recorder.steps, step_of)
         loss_at = recorder.value_of(scalar) if scalar is not None else -1
         del scalar
         trace = Trace(
@@ -240,7 +237,7 @@ class _Run:
             self._colocated(),
             [],
             self.training,
-            self.source,
+            "real step" if self.stand_ins is None else "eager",
             recorder.works,
             ties,
         )
@@ -249,6 +246,11 @@ class _Run:
         hold(trace, recorder.deaths)
         del output, roots
         return trace
+
+    def _running(self) -> contextlib.AbstractContextManager[None]:
+        if self.stand_ins is None:
+            return contextlib.nullcontext()
+        return self.stand_ins.running(casts=self.casts)
 
     def _weights(self) -> list[int]:
         """Values of parameters and buffers, by the first of their names."""

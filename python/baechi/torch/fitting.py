@@ -12,10 +12,10 @@ from baechi.errors import InputError
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.program import Program
-from baechi.torch.rehearsal import rehearse
+from baechi.torch.rehearsal import Rehearsal, rehearse
 from baechi.units import format_bytes
 
-__all__ = ["Fits", "fits", "peaks_of"]
+__all__ = ["Fits", "fits", "peaks_of", "rehearse_freely"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,19 @@ def peaks_of(
     program: Program | None = None,
 ) -> tuple[int, ...]:
     """What each device holds at most in a dry rehearsal without limits, in the steady state."""
+    return rehearse_freely(plan, model, args, kwargs, loss, program).peak_bytes
+
+
+def rehearse_freely(
+    plan: ModelPlan,
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    loss: LossArgument = None,
+    program: Program | None = None,
+) -> Rehearsal:
+    """A dry rehearsal without limits, to the steady state."""
     unlimited = tuple(dataclasses.replace(device, cap_bytes=2**60) for device in plan.devices)
     free = dataclasses.replace(plan, devices=unlimited)
     steps = 2 if plan.mode == "training" else 1
-    done = rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss, program=program)
-    return done.peak_bytes
+    return rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss, program=program)

@@ -13,7 +13,7 @@ import torch
 
 from baechi.device_table import GENERIC_KIND, device_table
 
-__all__ = ["FoundDevice", "accelerators", "fingerprint", "host", "software"]
+__all__ = ["FoundDevice", "accelerators", "available_bytes", "fingerprint", "host", "software"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +47,16 @@ def host() -> FoundDevice:
     """The CPU with the whole memory of the machine."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return FoundDevice("cpu", _cpu_title(), "cpu", memory_bytes)
+
+
+def available_bytes() -> int:
+    """Memory of the host that is free or can be freed; all of it where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        lines = []
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return next(found, host().memory_bytes)
 
 
 def software(device: str) -> str:

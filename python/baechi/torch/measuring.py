@@ -1,4 +1,4 @@
-"""Measuring what ops take on the device at hand, as medians after a warm-up.
+"""Measuring what ops take on the device at hand: time, as medians after a warm-up, and scratch.
 
 Two ways give the same kind of costs: ``measure_costs`` watches the steps of a model, and
 ``measure_calls`` runs calls one by one, with made-up operands, as graphs captured without weights
@@ -8,6 +8,7 @@ have them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +22,13 @@ from torch.utils._pytree import tree_map
 from baechi.errors import InputError
 from baechi.torch.costs import Costs, DeviceCosts
 from baechi.torch.machine import accelerators, fingerprint, host, software
+from baechi.torch.memory_counters import counter_of
 from baechi.torch.signatures import Call, signature_of
 from baechi.torch.trees import tensors_in
 
 __all__ = ["measure_calls", "measure_costs"]
 
 _WARM_UPS = 1
-_Samples = dict[str, list[int]]
 
 
 def measure_costs(
@@ -41,7 +42,9 @@ def measure_costs(
 ) -> Costs:
     """Times every op of a model's step, forward and, for training, backward.
 
-    The model runs where it is. Its buffers and gradients and the random state are put back.
+    Where the device counts its memory (`memory_counters`), the scratch of each call is found, too:
+    what it held at most beside what it was given and what it returned. The model runs where it is.
+    Its buffers and gradients and the random state are put back.
 
     Args:
         model: with real weights, all on one device.
@@ -53,14 +56,14 @@ def measure_costs(
         repeats: steps that are timed, after one that is not.
 
     Returns:
-        The median per signature; in medians over equal calls, all of them count.
+        The median time per signature, over all equal calls, and their greatest scratch.
 
     Raises:
         InputError: weights on the meta device or on several devices, or no repeats.
     """
     device = _device_of(model)
     _check_repeats(repeats)
-    samples: _Samples = {}
+    samples = _Samples()
     with _as_it_was(model), torch.set_grad_enabled(training):
         for step in range(_WARM_UPS + repeats):
             timer = _Timer(device)
@@ -77,7 +80,7 @@ def measure_costs(
 def measure_calls(
     calls: Iterable[Call], device: str | torch.device = "cpu", *, repeats: int = 5
 ) -> Costs:
-    """Times one call of each signature with operands made up on the device.
+    """Measures one call of each signature with operands made up on the device.
 
     What cannot be run so, such as ops that need particular values, is left out and keeps its
     analytic price.
@@ -92,11 +95,11 @@ def measure_calls(
     """
     place = torch.device(device)
     _check_repeats(repeats)
-    samples: _Samples = {}
+    samples = _Samples()
     with torch.no_grad(), torch.random.fork_rng(_random_devices(place)):
         for func, args, kwargs, _ in calls:
             signature = signature_of(func, args, kwargs)
-            if signature in samples:
+            if signature in samples.times:
                 continue
             try:
                 real_args, real_kwargs = _made_up((tuple(args), dict(kwargs)), place)
@@ -110,6 +113,14 @@ def measure_calls(
     return _costs(place, samples)
 
 
+@dataclasses.dataclass
+class _Samples:
+    """What was measured of each signature: times of all calls, and the greatest scratch."""
+
+    times: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    scratch: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
 class _Timer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Times every op that reaches the device; what the mode itself costs is outside the clock."""
 
@@ -119,6 +130,8 @@ class _Timer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._device = device
         # Several threads share an op's work: then only the wall clock knows how long it takes.
         self._clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+        self._memory = counter_of(device)
+        self._scratch: dict[str, int] = {}
         self._times: list[tuple[str, int]] = []
         self._events: list[tuple[str, torch.Event, torch.Event]] = []
 
@@ -126,7 +139,17 @@ class _Timer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.time(signature_of(func, args, kwargs or {}), func, args, kwargs or {})
 
     def time(self, signature: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs one call and notes how long it took."""
+        """Runs one call and notes how long it took and what it held beside its results."""
+        memory = self._memory
+        if memory is None:
+            return self._timed(signature, func, args, kwargs)
+        memory.reset_peak()
+        out = self._timed(signature, func, args, kwargs)
+        scratch = memory.peak_bytes() - memory.held_bytes()
+        self._scratch[signature] = max(scratch, self._scratch.get(signature, 0))
+        return out
+
+    def _timed(self, signature: str, func: Any, args: Any, kwargs: Any) -> Any:
         if self._has_events:
             start = torch.Event(self._device, enable_timing=True)
             end = torch.Event(self._device, enable_timing=True)
@@ -149,9 +172,11 @@ class _Timer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.accelerator.synchronize(self._device)
         for signature, start, end in self._events:
             time_ns = round(start.elapsed_time(end) * 10**6)
-            samples.setdefault(signature, []).append(time_ns)
+            samples.times.setdefault(signature, []).append(time_ns)
         for signature, time_ns in self._times:
-            samples.setdefault(signature, []).append(time_ns)
+            samples.times.setdefault(signature, []).append(time_ns)
+        for signature, scratch in self._scratch.items():
+            samples.scratch[signature] = max(scratch, samples.scratch.get(signature, 0))
 
 
 def _costs(device: torch.device, samples: _Samples) -> Costs:
@@ -161,13 +186,16 @@ def _costs(device: torch.device, samples: _Samples) -> Costs:
     else:
         index = 0 if device.index is None else device.index
         found, clock = accelerators()[index], "events"
-    times = {signature: round(statistics.median(times)) for signature, times in samples.items()}
+    times = {signature: round(statistics.median(ns)) for signature, ns in samples.times.items()}
+    scratch = {signature: nbytes for signature, nbytes in samples.scratch.items() if nbytes > 0}
     measured = DeviceCosts(
         name=found.title,
         kind=found.kind,
         clock=clock,
         software=software(found.device),
         times_ns=MappingProxyType(dict(sorted(times.items()))),
+        device_type="" if counter_of(device) is None else device.type,
+        scratch_bytes=MappingProxyType(dict(sorted(scratch.items()))),
     )
     return Costs(MappingProxyType({fingerprint(found): measured}))
 

@@ -70,10 +70,10 @@ class Outcome:
     busy_ns: tuple[int, ...]
     fits: bool
 
-    def rank(self, task: Task) -> tuple[float, ...]:
-        """What is compared: the smaller, the better."""
+    def rank(self, task: Task, peaks: Sequence[int] | None = None) -> tuple[float, ...]:
+        """What is compared: the smaller, the better; by the ledger's peaks or others."""
         used = len(set(self.layout.device_of_step) | set(self.device_of_unit))
-        return _rank(task, self.step_ns, self.memory.peaks, used)
+        return _rank(task, self.step_ns, self.memory.peaks if peaks is None else peaks, used)
 
 
 def judge(

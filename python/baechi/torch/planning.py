@@ -25,10 +25,11 @@ from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
 from baechi.torch.search import search
 from baechi.torch.shortages import shortage
+from baechi.torch.stand_ins import kernels_of
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing_levels import flatten_call, trace_at
 
-__all__ = ["Planned", "plan", "study"]
+__all__ = ["Planned", "Prepared", "plan", "prepare", "searched", "study"]
 
 _FOREACH = ("cuda", "xpu", "mtia", "privateuseone")  # where PyTorch's optimizers prefer foreach
 
@@ -77,7 +78,7 @@ def plan(
         autocast: as under ``torch.autocast`` with this type.
         costs: measured times (`baechi.torch.measuring`); other ops have analytic prices.
         confirm: rehearse the plan without values, and plan again with closer limits if a device
-            then takes more than its limit.
+            then takes over 2 % more than predicted, or more than its limit.
 
     Raises:
         OutOfMemoryError: no placement was found that fits; it says what would.
@@ -124,6 +125,33 @@ def study(
     model: torch.nn.Module,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Planned:
+    """Plans without rehearsing and without complaining that nothing fits; options of `prepare`."""
+    return searched(prepare(model, args, kwargs, **options))
+
+
+def searched(prepared: Prepared) -> Planned:
+    """Searches what was prepared."""
+    task, context = prepared.task, prepared.context
+    outcome, found = search(task)
+    made = draft(task, outcome, found, context)
+    return Planned(made, prepared.program, task, outcome, found, context)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What is to be searched, with what a plan says beside the placement."""
+
+    program: Program | None
+    task: Task
+    context: Context
+
+
+def prepare(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     devices: TorchDevices = None,
     mode: str = "training",
@@ -135,14 +163,15 @@ def study(
     level: str = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
-) -> Planned:
-    """Plans without rehearsing and without complaining that nothing fits; see `plan`."""
+) -> Prepared:
+    """Captures, traces and prices a call without searching; see `plan`."""
     _check_choice("mode", mode, ("training", "inference"))
     _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
     _check_choice("granularity", granularity, ("module", "op"))
     _check_choice("level", level, ("auto", "op", "module"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    costs = costs or Costs({})
     refuse_compiled(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
@@ -156,7 +185,15 @@ def study(
         )
     taken = "module" if level == "module" else captured.level
     trace, more = trace_at(
-        taken, captured, model, args, kwargs or {}, training=training, loss=loss, autocast=autocast
+        taken,
+        captured,
+        model,
+        args,
+        kwargs or {},
+        training=training,
+        loss=loss,
+        autocast=autocast,
+        kernels=kernels_of(cluster, costs),
     )
     notes = (*notes, *more)
     units = with_other_names(find_units(trace, parents_of(model)), model)
@@ -164,10 +201,9 @@ def study(
         listed = ", ".join(f'"{name}"' for name in unseen[:5]) + (", ..." if unseen[5:] else "")
         notes = (*notes, f"not used by this call, but given a device: {listed}")
     task, prices = make_task(
-        trace, units, cluster, reader, objective, pin or {}, granularity, costs or Costs({})
+        trace, units, cluster, reader, objective, pin or {}, granularity, costs
     )
     notes = (*notes, *_left_out(task))
-    outcome, found = search(task)
     context = Context(
         cluster,
         mode,
@@ -182,9 +218,7 @@ def study(
         str(autocast).removeprefix("torch.") if autocast else "",
         Asked.of(model, loss, optimizer if training else None),
     )
-    return Planned(
-        draft(task, outcome, found, context), captured.program, task, outcome, found, context
-    )
+    return Prepared(captured.program, task, context)
 
 
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import torch.utils.checkpoint as checkpoints
 from torch.fx import GraphModule, Node
-from torch.utils.checkpoint import checkpoint
 
 from baechi.torch.outlining import outline
 from baechi.torch.program import CheckpointRegion
 
-__all__ = ["Recomputed", "recompute_regions"]
+__all__ = ["Recomputed", "recompute_regions", "recompute_regions_once"]
+
+
+def recompute_regions_once() -> None:
+    """Lets one thread at a time ask a checkpointed region for what it saved, in this process.
+
+    Autograd has a thread for each device. Where a region is on several devices, their threads ask
+    at the same time, and PyTorch would run it in each of them and mix up what these runs save.
+    """
+    original = checkpoints._checkpoint_hook
+    if not issubclass(original, _OneThreadAtATime):
+        checkpoints._checkpoint_hook = _OneThreadAtATime  # type: ignore[misc]
+
+
+class _OneThreadAtATime(checkpoints._checkpoint_hook):
+    """The first thread that unpacks runs the region, the others find its results."""
+
+    def __init__(self, frame: Any) -> None:
+        super().__init__(frame)
+        lock = threading.RLock()
+        unpack: Callable[[Any], Any] = self.unpack_hook
+
+        def unpack_alone(holder: Any) -> Any:
+            with lock:
+                return unpack(holder)
+
+        self.unpack_hook = unpack_alone
 
 
 class Recomputed:
@@ -32,7 +59,7 @@ class Recomputed:
         # Checkpoint refuses arguments that change in place before backward, as statistics do;
         # a model's own code does not pass weights as arguments either.
         weights, others = values[: self.num_weights], values[self.num_weights :]
-        return checkpoint(
+        return checkpoints.checkpoint(
             functools.partial(self.part.forward, *weights),
             *others,
             use_reentrant=False,
@@ -47,6 +74,7 @@ def recompute_regions(
     weights: Collection[Node],
 ) -> None:
     """Makes each region, a run of nodes, one call; `weights` are the placeholders of such."""
+    recompute_regions_once()
     for number, region in enumerate(regions):
         nodes = [node for node in graph_module.graph.nodes if region_of.get(node) == number]
         if not nodes:

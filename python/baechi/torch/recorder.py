@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,10 +38,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `leaves`. What is allocated in between, gradients that are added up, belongs to nobody.
     """
 
-    def __init__(self, modes: MathModes) -> None:
-        """Starts with no storage known."""
+    def __init__(
+        self, modes: MathModes, scratch_bytes: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Starts with no storage known; kernels hold `scratch_bytes`, by signature, beside them."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.modes = modes
+        self.modes, self.scratch_bytes = modes, scratch_bytes
         self.works: dict[str, Work] = {}
         self.storages: list[Storage] = []
         self.ids: dict[int, int] = {}
@@ -111,6 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.silent = silent
         if not self.works[signature].is_view:
             owner.works.append(signature)
+        owner.peak = max(owner.peak, owner.live + self.scratch_bytes.get(signature, 0))
 
     def begins(self, step: int) -> Owner:
         """A step starts; it owns what is allocated up to the next one."""

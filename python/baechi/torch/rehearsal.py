@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,9 +21,10 @@ from baechi.torch.parameters import named_weights
 from baechi.torch.plan_application import apply_plan
 from baechi.torch.pricing import roofline_ns
 from baechi.torch.program import Program
+from baechi.torch.real_rehearsal import copied_call, stand_still, why_without_numbers
 from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
-from baechi.torch.simdev import OpContext, SimulatedDevices, simulated, to_host
+from baechi.torch.simdev import NoValuesError, OpContext, SimulatedDevices, simulated, to_host
 from baechi.torch.twins import twin_of
 from baechi.torch.work import work_of
 from baechi.units import format_bytes, format_ns
@@ -86,7 +87,9 @@ def rehearse(
     """Runs a copy of a model as planned on simulated devices whose limits are enforced.
 
     The model itself is not touched. Numbers are those of the CPU to the last bit; a dry rehearsal
-    has bytes, copies and clocks, but no numbers, and needs no memory for the model.
+    has bytes, copies and clocks, but no numbers, and needs no memory for the model. Where a dry
+    one needs numbers all the same, because the model branches on them, and they are there, the
+    steps run with them on a copy that an optimizer does not change; `Rehearsal.dry` says so.
 
     Args:
         model: the planned model; for a dry rehearsal its weights may be on meta.
@@ -105,6 +108,7 @@ def rehearse(
         torch.OutOfMemoryError: a device needed more than its limit.
         PlanMismatchError: the plan was made for another model.
         InputError: weights on meta in a rehearsal that is not dry.
+        NoValuesError: a dry rehearsal needs numbers, and there are none; it says why.
     """
     plan.check(model)
     level = plan.level if level is None else level
@@ -115,6 +119,28 @@ def rehearse(
         loss = plan.asked.loss if loss is None else loss
         optimizer = plan.asked.optimizer if optimizer is None else optimizer
     stage = _Stage(plan, model, args, kwargs, loss, level, program)
+    if not dry:
+        return _rehearsed(stage, model, optimizer, steps, "real")
+    try:
+        return _rehearsed(stage, model, optimizer, steps, "dry")
+    except NoValuesError as error:
+        needed_bytes = sum(device.peak_bytes for device in plan.devices)
+        if why := why_without_numbers(model, args, kwargs, needed_bytes):
+            raise NoValuesError(error.what, why) from error
+    stage.args, stage.kwargs = copied_call(args, kwargs)
+    with torch.random.fork_rng(devices=[]):
+        return _rehearsed(stage, model, optimizer, steps, "still")
+
+
+def _rehearsed(
+    stage: _Stage,
+    model: torch.nn.Module,
+    optimizer: OptimizerArgument,
+    steps: int,
+    how: Literal["real", "dry", "still"],
+) -> Rehearsal:
+    """Runs steps with numbers, without, or with numbers of weights that stay as they are."""
+    plan, dry = stage.plan, how == "dry"
     caps = [device.cap_bytes for device in plan.devices]
     prices = _Prices(plan.cluster)
     simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
@@ -123,6 +149,8 @@ def rehearse(
         updater = None
         if stage.training:
             updater = remake(plan.optimizer, optimizer, model, stage.model, dry=dry)
+            if how == "still":
+                stand_still(updater)
         return _run(stage, call, devices, steps, updater, dry)
 
 

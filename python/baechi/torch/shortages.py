@@ -61,9 +61,14 @@ def _needs(planned: Planned) -> dict[str, int]:
 
 
 def _enough(planned: Planned, confirm: Callable[[Planned], Planned]) -> dict[str, int]:
-    """Memory with which the search finds a plan that fits; empty if that was not found."""
+    """Memory with which the search finds a plan that fits; empty if that was not found.
+
+    A search fills a limit by what is predicted; so what a rehearsal took beyond that is added.
+    """
     for _ in range(_ROUNDS):
         needs = _needs(planned)
+        for device in planned.plan.devices:
+            needs[device.name] += needs[device.name] - device.peak_bytes
         memory = {
             device.name: device.reserve_bytes + max(cap, needs[device.name])
             for device, cap in zip(

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["AUTOCAST_MARK", "autocasting"]
+__all__ = ["AUTOCAST_MARK", "autocasting", "autocasting_all"]
 
 _KIND, _KEY = "ipu", DispatchKey.AutocastIPU  # type: ignore[attr-defined]
 AUTOCAST_MARK = DispatchKeySet(_KEY)
@@ -51,6 +51,13 @@ def autocasting() -> Iterator[None]:
         torch.clear_autocast_cache = clear_cache
         torch.set_autocast_enabled(_KIND, was)
         _CASTS.clear()
+
+
+@contextmanager
+def autocasting_all() -> Iterator[None]:
+    """Lets tensors of any kind follow it, plain meta tensors too, that have no autocast either."""
+    with autocasting(), torch._C._IncludeDispatchKeyGuard(_KEY):
+        yield
 
 
 @functools.cache
@@ -111,7 +118,8 @@ def _targets(op: Any, leaves: Sequence[Any], tree: Any) -> tuple[torch.dtype | N
 def _asked(
     op: Any, leaves: Sequence[Any], tree: Any, lower: torch.dtype
 ) -> tuple[torch.dtype | None, ...]:
-    with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
+    unmarked = torch._C._ExcludeDispatchKeyGuard(AUTOCAST_MARK)
+    with unmarked, _disable_current_modes(), FakeTensorMode(), torch.no_grad():
         given = [_fake(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = tree_unflatten(given, tree)
         noticed = _Casts(given)

@@ -22,12 +22,13 @@ _OWN_ATTRIBUTES = frozenset({"_inner", "_index", "_simulation", "_value"})
 class NoValuesError(BaechiError):
     """A program asks for a value in a dry rehearsal, which has shapes and bytes only."""
 
-    def __init__(self, what: str) -> None:
-        """Names the op that asks."""
+    def __init__(self, what: str, why: str = "") -> None:
+        """Names the op that asks, and why no values could be had."""
         super().__init__(
-            f"{what} needs values, and a dry rehearsal has none",
+            f"{what} needs values, and a dry rehearsal has none" + (f"; {why}" if why else ""),
             hint="rehearse with real weights (dry=False), or take the step out of the rehearsal",
         )
+        self.what = what
 
 
 def sim_index(device: Any) -> int | None:

@@ -16,7 +16,7 @@ from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
 from baechi.torch.program import Program
 from baechi.torch.recorder import Recorder
-from baechi.torch.simdev_lowering import lowered
+from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
 from baechi.torch.trace import Function, Step, Trace, Value
 from baechi.torch.trees import tensors_in
 from baechi.torch.work import MathModes
@@ -27,8 +27,9 @@ __all__ = ["trace_call", "trace_program"]
 class _Tracing:
     """What grows while the forward pass runs."""
 
-    def __init__(self, modes: MathModes) -> None:
-        self.recorder = Recorder(modes)
+    def __init__(self, modes: MathModes, stand_ins: StandIns) -> None:
+        self.stand_ins = stand_ins
+        self.recorder = Recorder(modes, stand_ins.kernels.scratch_bytes)
         self.keeper = Keeper(self.recorder)
         self.values: list[Value] = []
         self.steps: list[Step] = []
@@ -72,6 +73,7 @@ def trace_call(
     training: bool,
     loss: LossArgument = None,
     autocast: torch.dtype | None = None,
+    kernels: Kernels = CPU_KERNELS,
 ) -> Trace:
     """Traces a program for a call of its model; the model is not touched.
 
@@ -83,15 +85,17 @@ def trace_call(
         training: also trace backward, from the loss.
         loss: as in `planning.plan`.
         autocast: as the program was captured.
+        kernels: what ops come apart into.
 
     Raises:
         InputError: there is no loss, or it has no gradient.
     """
+    stand_ins = StandIns(kernels)
     weights = {
-        name: _on_meta(tensor, training)
+        name: stand_ins(tensor, requires_grad=training)
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    inputs = [_on_meta(tensor, False) for tensor in program.bind(args, kwargs)]
+    inputs = [stand_ins(tensor, requires_grad=False) for tensor in program.bind(args, kwargs)]
 
     def scalar(output: Any) -> torch.Tensor:
         return loss_value(output, loss)
@@ -103,15 +107,9 @@ def trace_call(
         training=training,
         loss=scalar if training else None,
         ties=ties_of(model),
+        stand_ins=stand_ins,
         modes=MathModes.of_this_process(autocast),
     )
-
-
-def _on_meta(tensor: torch.Tensor, training: bool) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=training and tensor.requires_grad)
-    return made
 
 
 def trace_program(
@@ -122,33 +120,35 @@ def trace_program(
     training: bool,
     loss: Callable[[Any], torch.Tensor] | None,
     ties: Mapping[str, tuple[str, ...]],
+    stand_ins: StandIns,
     modes: MathModes | None = None,
 ) -> Trace:
-    """Runs a captured program once on meta tensors.
+    """Runs a captured program once on tensors without values.
 
     Args:
         program: what `capture` made.
-        weights: meta tensors by qualified name, with ``requires_grad`` as in the model.
-        inputs: the flat user inputs, tensors on meta.
+        weights: stand-ins by qualified name, with ``requires_grad`` as in the model.
+        inputs: the flat user inputs, tensors among them as stand-ins.
         training: also run backward from the loss.
         loss: takes the model's output (in its own structure) to a scalar; None in inference.
         ties: qualified name of each parameter and buffer to all its names.
+        stand_ins: what made these.
         modes: in which types products are computed.
     """
-    tracing = _Tracing(modes or MathModes())
+    tracing = _Tracing(modes or MathModes(), stand_ins)
     recorder, keeper = tracing.recorder, tracing.keeper
     held: list[int] = []
     values_of: dict[Node, Any] = {}  # node -> tree of value ids
     env: dict[Node, Any] = {}
     graph = program.graph_module.graph
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     roots: list[Any] = []
-    for node, given in zip(placeholders, program.inputs, strict=True):
+    for node, given in zip(graph.find_nodes(op="placeholder"), program.inputs, strict=True):
         if given.kind == "user":
             tensor, kind = inputs[given.index], "input"
         elif given.kind == "constant":
             tensor, kind = given.value, "constant"
-            tensor = _on_meta(tensor, False) if isinstance(tensor, torch.Tensor) else tensor
+            if isinstance(tensor, torch.Tensor):
+                tensor = stand_ins(tensor, requires_grad=False)
         else:
             tensor, kind = weights[given.name], given.kind
         roots.append(tensor)
@@ -159,7 +159,7 @@ def trace_program(
     last_use = _last_uses(graph)
     grad = torch.enable_grad() if training else torch.no_grad()
     saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
-    with grad, lowered(plain=True), recorder, saved:
+    with grad, stand_ins.running(), recorder, saved:
         for node in graph.nodes:
             if node.op == "placeholder":
                 continue
@@ -185,13 +185,14 @@ def trace_program(
                 "the loss has no gradient: no parameter that needs one leads to it",
                 hint='plan with mode="inference", or unfreeze a parameter',
             )
-        functions = run_backward(
-            recorder,
-            keeper,
-            scalar,
-            tracing.steps,
-            lambda sequence: bisect.bisect(tracing.starts, sequence) - 1,
-        )
+        with stand_ins.running():
+            functions = run_backward(
+                recorder,
+                keeper,
+                scalar,
+                tracing.steps,
+                lambda s: bisect.bisect(tracing.starts, s) - 1,
+            )
         _link_gradients(tracing, functions)
     del scalar
     trace = Trace(
@@ -239,6 +240,8 @@ def _run_node(
 ) -> None:
     args = torch.fx.node.map_arg(node.args, env.__getitem__)
     kwargs = torch.fx.node.map_arg(node.kwargs, env.__getitem__)
+    if kwargs.get("device") is not None:  # a factory
+        kwargs = {**kwargs, "device": tracing.stand_ins.device}
     reads: dict[int, None] = {}
     for used in node.all_input_nodes:
         value = values_of.get(used)

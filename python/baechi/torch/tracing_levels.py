@@ -12,6 +12,7 @@ from baechi.torch.eager_tracing import trace_eager
 from baechi.torch.exporting import signature_of
 from baechi.torch.losses import LossArgument
 from baechi.torch.program import Capture
+from baechi.torch.stand_ins import Kernels
 from baechi.torch.trace import Trace
 from baechi.torch.tracing import trace_call
 from baechi.torch.trees import Tree, flatten
@@ -38,6 +39,7 @@ def trace_at(
     training: bool,
     loss: LossArgument,
     autocast: torch.dtype | None,
+    kernels: Kernels,
 ) -> tuple[Trace, tuple[str, ...]]:
     """The trace of a level, and notes about how it was made.
 
@@ -47,23 +49,24 @@ def trace_at(
     Raises:
         InputError: nothing could be traced; the message says why.
     """
+    options: dict[str, Any] = {
+        "training": training,
+        "loss": loss,
+        "autocast": autocast,
+        "kernels": kernels,
+    }
     if level == "op":
         assert captured.program is not None
-        graph = trace_call(
-            model, captured.program, args, kwargs, training=training, loss=loss, autocast=autocast
-        )
-        return graph, ()
+        return trace_call(model, captured.program, args, kwargs, **options), ()
     try:
-        trace = trace_eager(model, args, kwargs, training=training, loss=loss, autocast=autocast)
+        trace = trace_eager(model, args, kwargs, **options)
     except InputError as error:
         if captured.program is None:
             raise InputError(
                 f"the model could not be captured: {error}; {'; '.join(captured.reasons)}",
                 hint=error.hint,
             ) from None
-        trace = trace_call(
-            model, captured.program, args, kwargs, training=training, loss=loss, autocast=autocast
-        )
+        trace = trace_call(model, captured.program, args, kwargs, **options)
         return trace, ("memory is that of the exported graph: the model's own code needs numbers",)
     if trace.source == "real step":
         return trace, ("captured in one real step on a copy, on the CPU: its code reads numbers",)

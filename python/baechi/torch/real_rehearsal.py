@@ -1,0 +1,61 @@
+"""Real rehearsals: when a step whose code reads numbers may be run with those of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from baechi.torch.machine import available_bytes
+from baechi.torch.parameters import named_weights
+from baechi.torch.trees import flatten
+from baechi.units import format_bytes
+
+__all__ = ["copied_call", "stand_still", "why_without_numbers"]
+
+
+def why_without_numbers(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    needed_bytes: int,
+) -> str:
+    """Why a copy of the model cannot run a step on this host; empty where it can.
+
+    Args:
+        model: the planned model.
+        args: positional arguments of forward.
+        kwargs: keyword arguments of forward.
+        needed_bytes: what all devices together hold at most; a quarter more is asked for.
+    """
+    inputs, _ = flatten([list(args), dict(kwargs)])
+    if any(weight.is_meta for _, weight in named_weights(model)):
+        return "the weights are on meta: load them"
+    if any(tensor.is_meta for tensor in inputs):
+        return "the inputs are on meta: pass real ones"
+    available = available_bytes()
+    if needed_bytes + needed_bytes // 4 > available:
+        return (
+            f"a step takes {format_bytes(needed_bytes)}, and {format_bytes(available)} are free on "
+            "this host: use a larger one"
+        )
+    return ""
+
+
+def copied_call(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with copies of its tensors, which the model may change."""
+    tensors, tree = flatten((tuple(args), dict(kwargs)))
+    copied: tuple[tuple[Any, ...], dict[str, Any]] = tree.rebuild(
+        [t.detach().clone() for t in tensors]
+    )
+    return copied
+
+
+def stand_still(optimizer: torch.optim.Optimizer) -> None:
+    """Lets an optimizer make its state without moving weights, so that every step is the same."""
+    for group in optimizer.param_groups:
+        if group.get("lr") is not None:
+            group["lr"] = group["lr"] * 0
