@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 # Tests of one file share captured models and more, so a file is run by one process; in the order of names, the
 # shortest files come last. Above four processes memory counts for more than cores.
-ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+NUM_PROCESSES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+ON_ALL_CORES := --numprocesses $(NUM_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # Cargo and maturin build against the same interpreter.
 export PYO3_PYTHON := $(BIN)/python

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 import baseline_lp
+import families
 import vectors
+from baechi import simplex
 from baechi.cluster import Cluster
 from baechi.errors import InputError, SolverError
 from baechi.graph import Graph
@@ -118,6 +120,19 @@ def test_what_is_not_solved_in_time_is_an_error():
     times = np.ones(len(parent)), np.ones(graph.num_ops)
     with pytest.raises(SolverError, match=r"3000 ops .* not solved: time limit reached"):
         solve(parent, graph.edge_consumer, *times, time_limit=0.0)
+
+
+def test_shares_keep_to_the_guide_while_the_core_of_a_deep_block_is_not_complete(monkeypatch):
+    run, answers = simplex._run, [True, True]
+    monkeypatch.setattr(
+        simplex,
+        "_run",
+        lambda *given: run(*given) if answers and answers.pop() else "Time limit reached",
+    )
+    graph = families.family("rnn", 20_000, ratio=1.0, seed=1)
+    found = favorites(graph, families.unit_cluster())
+    assert found.counters["num_core_rounds"] >= 1
+    assert 1e-8 < found.gap < 5e-4  # the guide alone: 1.7e-3
 
 
 def test_favorites_hide_the_longest_transfer():

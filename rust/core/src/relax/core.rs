@@ -23,6 +23,8 @@ const GROWTH: f64 = 0.1;
 const STALLED_ROUNDS: u32 = 6;
 const LEAST_GROWTH: usize = 200;
 const MOST_ROUNDS: u32 = 120;
+/// Flow of a solution above which the shares of an edge are not the guide's to choose.
+const FIRM_FLOW: f64 = 1e-9;
 
 /// A large block between two rounds.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct Large {
     /// The value of the last core, and how many rounds in a row have not raised it.
     value: f64,
     num_stalled: u32,
+    /// Whether shares near the guide's were tried.
+    is_eased: bool,
     pub num_rounds: u32,
     /// Answers of a round that served again in the next.
     pub num_reused: usize,
@@ -67,6 +71,7 @@ impl Large {
             prices,
             value: 0.0,
             num_stalled: 0,
+            is_eased: false,
             num_rounds: 0,
             num_reused: 0,
             is_done: false,
@@ -88,6 +93,7 @@ impl Large {
         let mut y = collected.y;
         certificate::repair_shares(net, &mut y);
         let value = collected.value;
+        let solved = y.clone();
         let stars = net.stars();
         mend::tighten(net, value, |at| self.in_core[at], &mut y);
         for (at, share) in y.iter_mut().enumerate() {
@@ -99,6 +105,7 @@ impl Large {
         mend::spread(net, &stars, value, &mut y);
         let upper = net.value(&y);
         let flow = certificate::resolved(net, collected.flow);
+        let firm: Vec<bool> = flow.iter().map(|flow| *flow > FIRM_FLOW).collect();
         let prices = certificate::prices_in_order(net, &collected.prices);
         let lower = certificate::lower(net, flow.clone(), prices.clone());
         if lower > self.lower {
@@ -113,12 +120,37 @@ impl Large {
             && ((!is_late && self.join_late(net, &y, value)) || self.join_all());
         if upper < self.upper {
             (self.upper, self.y) = (upper, y);
+        } else if grew && !self.is_eased && !expired() {
+            self.is_eased = true;
+            self.stay_near_the_guide(net, value, &firm, solved, expired);
         }
         self.is_done = !grew || self.num_rounds >= MOST_ROUNDS || expired();
         if !self.is_done {
             let next_tree = Tree::grow(self.core(net), expired);
             let before = std::mem::replace(&mut self.tree, next_tree);
             self.num_reused += self.tree.reuse(before);
+        }
+    }
+
+    /// Takes of a solution only the shares of edges with flow, which it needs, and the guide's for all others.
+    ///
+    /// A vertex spares next to nothing where its core has time to spare, so in a deep block the paths beside the core can come out
+    /// far longer than under the guide. These shares do not solve the block, but come nearer.
+    fn stay_near_the_guide(
+        &mut self,
+        net: &Net,
+        value: f64,
+        firm: &[bool],
+        mut y: Vec<f64>,
+        expired: &dyn Fn() -> bool,
+    ) {
+        let stars = net.stars();
+        mend::fit(net, value, firm, &self.guide, &mut y);
+        mend::limit(&stars, |at| !firm[at], &mut y);
+        mend::spread(net, &stars, value, &mut y);
+        let upper = first_order::ease(net, firm, value, &mut y, expired);
+        if upper < self.upper {
+            (self.upper, self.y) = (upper, y);
         }
     }
 

@@ -6,6 +6,12 @@
 
 use super::net::{NONE, Net, Stars};
 
+/// Easing: temperature, step, most sweeps, and how many in a row may not take off a hundredth of what is too long.
+const EASE_TEMPERATURE: f64 = 0.003;
+const EASE_STEP: f64 = 0.01;
+const EASE_SWEEPS: u32 = 40;
+const EASE_IDLE: u32 = 10;
+
 /// Where the sweeps ended.
 #[derive(Debug, Clone, Default)]
 pub struct Guide {
@@ -44,6 +50,7 @@ pub fn guide(net: &Net, sweeps: Sweeps, expired: &dyn Fn() -> bool) -> Guide {
     let mut mean = vec![0.0; net.edges.len()];
     let mut weight = 0.0;
     let mut state = State::of(net, &stars);
+    let room = Room::all(&stars);
     let scale = mean_length(net);
     for sweep in 0..sweeps.count {
         let progress = f64::from(sweep) / f64::from(sweeps.count.max(2) - 1);
@@ -60,7 +67,7 @@ pub fn guide(net: &Net, sweeps: Sweeps, expired: &dyn Fn() -> bool) -> Guide {
                 *mean += flow;
             }
         }
-        state.raise(net, &stars, &flow, between(sweeps.step), &mut y);
+        state.raise(net, &stars, &room, &flow, between(sweeps.step), &mut y);
         guide.num_sweeps += 1;
         if expired() {
             break;
@@ -75,6 +82,62 @@ pub fn guide(net: &Net, sweeps: Sweeps, expired: &dyn Fn() -> bool) -> Guide {
         guide.flow = mean.into_iter().map(|sum| sum / weight).collect();
     }
     guide
+}
+
+/// Shortens paths beyond `target` by a few sweeps over the shares that are not `firm`; returns the longest path.
+///
+/// What firm shares take of senders and receivers is not available. O(edges) a sweep.
+#[must_use]
+pub fn ease(
+    net: &Net,
+    firm: &[bool],
+    target: f64,
+    y: &mut Vec<f64>,
+    expired: &dyn Fn() -> bool,
+) -> f64 {
+    let mut stars = net.stars();
+    let mut room = Room::all(&stars);
+    for at in (0..firm.len()).filter(|at| firm[*at]) {
+        if stars.sender[at] != NONE {
+            room.at_sender[stars.sender[at] as usize] -= y[at];
+            room.at_receiver[stars.receiver[at] as usize] -= y[at];
+        }
+        (stars.sender[at], stars.receiver[at]) = (NONE, NONE);
+    }
+    let mut state = State::of(net, &stars);
+    let mut flow = vec![0.0; net.edges.len()];
+    let temperature = EASE_TEMPERATURE * mean_length(net);
+    let mut best = (net.value(y), y.clone());
+    let mut num_idle = 0;
+    for _ in 0..EASE_SWEEPS {
+        let value = state.send(net, y, temperature, &mut flow);
+        num_idle = if value - target < 0.99 * (best.0 - target) { 0 } else { num_idle + 1 };
+        if value < best.0 {
+            best.0 = value;
+            best.1.clone_from(y);
+        }
+        if value <= target || num_idle > EASE_IDLE || expired() {
+            break;
+        }
+        state.raise(net, &stars, &room, &flow, EASE_STEP, y);
+    }
+    *y = best.1;
+    best.0
+}
+
+/// What the shares of a sender and of a receiver may add up to.
+struct Room {
+    at_sender: Vec<f64>,
+    at_receiver: Vec<f64>,
+}
+
+impl Room {
+    fn all(stars: &Stars) -> Self {
+        Self {
+            at_sender: vec![1.0; stars.num_senders],
+            at_receiver: vec![1.0; stars.num_receivers],
+        }
+    }
 }
 
 struct State {
@@ -138,7 +201,15 @@ impl State {
     }
 
     /// Raises the shares along the flow.
-    fn raise(&mut self, net: &Net, stars: &Stars, flow: &[f64], step: f64, y: &mut [f64]) {
+    fn raise(
+        &mut self,
+        net: &Net,
+        stars: &Stars,
+        room: &Room,
+        flow: &[f64],
+        step: f64,
+        y: &mut [f64],
+    ) {
         self.sent.fill(0.0);
         self.received.fill(0.0);
         for (at, edge) in net.edges.iter().enumerate() {
@@ -160,13 +231,13 @@ impl State {
             }
         }
         for _ in 0..2 {
-            scale_back(&stars.sender, &mut self.sent, y);
-            scale_back(&stars.receiver, &mut self.received, y);
+            scale_back(&stars.sender, &room.at_sender, &mut self.sent, y);
+            scale_back(&stars.receiver, &room.at_receiver, &mut self.received, y);
         }
     }
 }
 
-fn scale_back(star: &[u32], total: &mut [f64], y: &mut [f64]) {
+fn scale_back(star: &[u32], room: &[f64], total: &mut [f64], y: &mut [f64]) {
     total.fill(0.0);
     for (star, share) in star.iter().zip(&*y) {
         if *star != NONE {
@@ -174,8 +245,8 @@ fn scale_back(star: &[u32], total: &mut [f64], y: &mut [f64]) {
         }
     }
     for (star, share) in star.iter().zip(y) {
-        if *star != NONE && total[*star as usize] > 1.0 {
-            *share /= total[*star as usize];
+        if *star != NONE && total[*star as usize] > room[*star as usize] {
+            *share *= room[*star as usize].max(0.0) / total[*star as usize];
         }
     }
 }

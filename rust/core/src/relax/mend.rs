@@ -20,6 +20,65 @@ pub fn tighten(net: &Net, target: f64, counts: impl Fn(usize) -> bool, y: &mut [
     }
 }
 
+/// Shares that are as small as the times allow which [`times`] finds; firm ones do not grow.
+pub fn fit(net: &Net, target: f64, firm: &[bool], guide: &[f64], y: &mut [f64]) {
+    let time = times(net, target, firm, y, guide);
+    for (at, edge) in net.edges.iter().enumerate().filter(|(_, edge)| edge.is_live()) {
+        let need =
+            (time[edge.tail as usize] + edge.longest() - time[edge.head as usize]) / edge.cost;
+        y[at] = need.clamp(0.0, if firm[at] { y[at] } else { 1.0 });
+    }
+}
+
+/// A time per node: firm edges keep theirs, all others stay as near to those of the guide as these allow.
+///
+/// A node of firm edges keeps its distance in the guide's times from the parent that is tightest there, within its earliest and latest
+/// time under the firm shares. Any other lies between what its neighbors under the guide's shares leave it, in the middle.
+fn times(net: &Net, target: f64, firm: &[bool], y: &[f64], guide: &[f64]) -> Vec<f64> {
+    let sink = net.num_nodes - 1;
+    let firm_length = |at: usize, edge: &Edge| {
+        if firm[at] { edge.fixed + edge.cost * (1.0 - y[at]) } else { f64::NEG_INFINITY }
+    };
+    let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - guide[at]);
+    let (heads, tails) = (net.heads(length), net.tails(length));
+    let guided = |node: usize| 0.5 * (heads[node] + heads[sink] - tails[node]);
+    let (firm_heads, firm_tails) = (net.heads(firm_length), net.tails(firm_length));
+    let is_firm = |node: usize| {
+        node == 0 || node == sink || (firm_heads[node] + firm_tails[node]).is_finite()
+    };
+    let mut early = vec![f64::NEG_INFINITY; net.num_nodes];
+    (early[0], early[sink]) = (0.0, target);
+    for node in (1..sink).filter(|node| is_firm(*node)) {
+        let (mut earliest, mut least_slack, mut drift) = (f64::NEG_INFINITY, f64::INFINITY, 0.0);
+        for at in net.into(node).iter().map(|at| *at as usize) {
+            let tail = net.edges[at].tail as usize;
+            if firm[at] && is_firm(tail) {
+                earliest = earliest.max(early[tail] + firm_length(at, &net.edges[at]));
+                let slack = guided(node) - guided(tail) - length(at, &net.edges[at]);
+                if slack < least_slack {
+                    (least_slack, drift) = (slack, early[tail] - guided(tail));
+                }
+            }
+        }
+        early[node] = (guided(node) + drift).min(target - firm_tails[node]).max(earliest);
+    }
+    let mut late: Vec<f64> =
+        (0..=sink).map(|node| if is_firm(node) { early[node] } else { f64::INFINITY }).collect();
+    for (at, edge) in net.edges.iter().enumerate() {
+        let head = edge.head as usize;
+        if !is_firm(head) {
+            early[head] = early[head].max(early[edge.tail as usize] + length(at, edge));
+        }
+    }
+    for (at, edge) in net.edges.iter().enumerate().rev() {
+        let tail = edge.tail as usize;
+        if !is_firm(tail) {
+            late[tail] = late[tail].min(late[edge.head as usize] - length(at, edge));
+        }
+    }
+    early.iter().zip(&late).map(|(early, late)| 0.5 * (early + late)).collect()
+}
+
 /// Scales the shares for which `yields` holds so that senders and receivers keep within 1.
 pub fn limit(stars: &Stars, yields: impl Fn(usize) -> bool, y: &mut [f64]) {
     for (star, count) in
@@ -67,5 +126,39 @@ pub fn spread(net: &Net, stars: &Stars, target: f64, y: &mut [f64]) {
             sent[from] += more;
             received[to] += more;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::tests::net;
+    use super::*;
+
+    #[test]
+    fn firm_shares_stay_and_the_others_take_what_the_guide_gave_them() {
+        // 0 -> 1 -> 2 -> 4 is firm and 7 long; beside it 1 -> 3 -> 2 must be there in time.
+        let net = net(
+            5,
+            &[
+                (0, 1, 1.0, 0.0),
+                (1, 3, 1.0, 2.0),
+                (1, 2, 3.0, 3.0),
+                (3, 4, 1.0, 2.0),
+                (2, 4, 1.0, 2.0),
+            ],
+        );
+        let at = |tail, head| {
+            let wanted = |edge: &Edge| (edge.tail, edge.head) == (tail, head);
+            net.edges.iter().position(wanted).expect("it is an edge")
+        };
+        let mut firm = vec![true; 5];
+        (firm[at(1, 3)], firm[at(3, 4)]) = (false, false);
+        let mut y = vec![0.0; 5];
+        (y[at(1, 2)], y[at(2, 4)]) = (1.0, 1.0);
+        let guide = vec![0.0; 5];
+        fit(&net, 5.0, &firm, &guide, &mut y);
+        assert!((y[at(1, 2)] - 1.0).abs() < 1e-12 && (y[at(2, 4)] - 1.0).abs() < 1e-12);
+        // 6 long where 4 are left: each of the two is late by 1 of its cost 2.
+        assert!((y[at(1, 3)] - 0.5).abs() < 1e-12 && (y[at(3, 4)] - 0.5).abs() < 1e-12);
     }
 }
