@@ -36,7 +36,7 @@ mod _core {
     }
 }
 
-/// Looks up what the `numpy` crate needs of NumPy before any call.
+/// Looks up what the `numpy` crate needs of `NumPy` before any call.
 ///
 /// The crate does it at the first array, runs Python code for it, and panics when that fails: a Ctrl-C at that
 /// moment would become a panic.
