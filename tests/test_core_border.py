@@ -268,3 +268,18 @@ def test_ctrl_c_stops_a_long_call_within_a_second(what: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED, what]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "stopped\n", done.stderr
+
+
+def test_what_is_needed_of_numpy_is_there_before_the_first_call() -> None:
+    # At the first array the numpy crate would import this, and panic where that fails.
+    script = """
+import sys
+from baechi import GraphBuilder, _core
+builder = GraphBuilder()
+builder.op("a", compute_ns=1)
+graph = builder.build()
+sys.modules["numpy._core.multiarray"] = sys.modules["numpy._core._multiarray_umath"] = None
+print(graph.flatten())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "FlatGraph(1 ops, 0 tensors)\n", done.stderr

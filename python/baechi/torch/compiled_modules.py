@@ -66,13 +66,21 @@ class CompiledForward:
             self._compiling.note(reason)
             return self._forward(self._module, *args, **kwargs)
         if self._part is None:
-            self._part = self._compiling.part(_with_own_code(self._forward, self._module))
+            function = _with_own_code(self._forward, self._module)
+            self._part = self._compiling.part(function, self._compile_children)
         with _without_glue():
             result = self._part(*here, **named)
         for original, copy, version in moves.made:
             if version_of(copy) != version:
                 original.copy_(copy)
         return result
+
+    def _compile_children(self) -> None:
+        def forward_of(module: nn.Module) -> CompiledForward:
+            forward = type(module).forward
+            return CompiledForward(module, forward, self._device, self._compiling, self._runtime)
+
+        _add_below(self._module, lambda module: True, forward_of)
 
     def _reason_against(self, values: Any) -> str:
         if any(value.device != self._device for value in tensors_in(values)):
@@ -123,18 +131,31 @@ def add_forwards(
     Single layers of PyTorch stay as they are, and modules whose forward somebody has replaced.
     """
     places = places_of_modules(model, device_of_module)
+
+    def forward_of(module: nn.Module) -> CompiledForward:
+        device = places[module].only
+        assert device is not None
+        return CompiledForward(module, type(module).forward, device, compiling, runtime)
+
+    _add_below(model, lambda module: places[module].only is not None, forward_of)
+
+
+def _add_below(
+    model: nn.Module,
+    is_whole: Callable[[nn.Module], bool],
+    forward_of: Callable[[nn.Module], CompiledForward],
+) -> None:
     waiting = list(model.children())
     met: set[nn.Module] = set(waiting)
     while waiting:
         module = waiting.pop()
-        device = places[module].only
-        forward = type(module).forward
-        if device is None or forward is nn.Module.forward:  # on several, or a mere container
+        is_container = type(module).forward is nn.Module.forward
+        if is_container or not is_whole(module):
             inner = [child for child in module.children() if child not in met]
             met.update(inner)
             waiting += inner
         elif "forward" not in vars(module) and not _is_layer(module):
-            vars(module)["forward"] = CompiledForward(module, forward, device, compiling, runtime)
+            vars(module)["forward"] = forward_of(module)
 
 
 def _is_layer(module: nn.Module) -> bool:

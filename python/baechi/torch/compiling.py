@@ -86,10 +86,12 @@ class Compiling:
             self.note(self.refused)
         return not self.refused
 
-    def part(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function compiled."""
+    def part(
+        self, function: Callable[..., Any], refused: Callable[[], None] | None = None
+    ) -> Callable[..., Any]:
+        """The function compiled; `refused` is called before it first runs as it is."""
         self.num_parts += 1
-        return CompiledPart(self, function)
+        return CompiledPart(self, function, refused)
 
     def note(self, reason: str) -> None:
         """Keeps why a part runs as it is."""
@@ -101,9 +103,15 @@ class Compiling:
 class CompiledPart:
     """A function that is compiled when it first runs, or goes on as it is if that fails."""
 
-    def __init__(self, compiling: Compiling, function: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        compiling: Compiling,
+        function: Callable[..., Any],
+        refused: Callable[[], None] | None,
+    ) -> None:
         """Compiles nothing yet."""
         self.__name__ = "compiled"
+        self._refused = refused
         self._compiling, self._plain = compiling, function
         self._compiled: Callable[..., Any] | None = torch.compile(
             function, fullgraph=True, **compiling.options
@@ -123,6 +131,8 @@ class CompiledPart:
             self._compiled = None
             self._compiling.num_parts -= 1
             self._compiling.note(f"{type(error).__name__}: {_first_lines(error)}")
+            if self._refused is not None:
+                self._refused()
         return self._plain(*args, **kwargs)
 
 

@@ -9,6 +9,7 @@ mod errors;
 mod program;
 mod relaxation;
 
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
@@ -24,12 +25,23 @@ mod _core {
     use super::program::{PyFlatTrace, PyFlatUnits, judge_placements};
     #[pymodule_export]
     use super::relaxation::{PyRelaxation, bounds};
-    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+    use super::{Bound, PyModule, PyModuleMethods, PyResult, find_numpy};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let names = baechi_core::place::ALGORITHMS.map(|algorithm| algorithm.name);
         module.add("ALGORITHMS", names)?;
+        find_numpy(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
+}
+
+/// Looks up what the `numpy` crate needs of `NumPy` before any call.
+///
+/// The crate does it at the first array, runs Python code for it, and panics when that fails: a Ctrl-C at that
+/// moment would become a panic.
+fn find_numpy(py: Python<'_>) -> PyResult<()> {
+    py.import("numpy")?;
+    drop(PyArray1::<i64>::zeros(py, 0, false).readonly());
+    Ok(())
 }
