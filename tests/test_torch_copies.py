@@ -148,9 +148,13 @@ def test_a_custom_function_takes_operands_of_two_devices() -> None:
 class Typed(nn.Module):
     """Asks a tensor for its type and device only, unless it is told to read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_weights: bool) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
+        weight = torch.ones(WIDTH)
+        if has_weights:
+            self.weight = nn.Parameter(weight)
+        else:
+            self.register_buffer("weight", weight)
         self.reads = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -160,10 +164,11 @@ class Typed(nn.Module):
 
 
 class AskingOnly(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, has_weights: bool) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.a, self.typed, self.b = nn.Linear(WIDTH, WIDTH), Typed(), nn.Linear(WIDTH, WIDTH)
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.typed = Typed(has_weights=has_weights)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.a(x)
@@ -171,9 +176,10 @@ class AskingOnly(nn.Module):
         return self.b(y + self.typed(y)) + start
 
 
-def test_what_a_module_only_asks_for_its_type_is_not_copied_again() -> None:
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_what_a_module_only_asks_for_its_type_is_not_copied_again(has_weights: bool) -> None:
     with simulated(3) as devices:
-        model, twin = AskingOnly(), AskingOnly()
+        model, twin = (AskingOnly(has_weights=has_weights) for _ in range(2))
         applied(model, {"": 0, "typed": 1, "b": 2}, level="module")
         counts = []
         for step in range(4):
@@ -182,4 +188,6 @@ def test_what_a_module_only_asks_for_its_type_is_not_copied_again() -> None:
             assert torch.equal(to_host(model(batch())), twin(batch()))
             between = [one for one in devices.transfers if min(one.source, one.destination) >= 0]
             counts.append(len(between))
-        assert counts == [3, 2, 2, 3]  # first y, the sum and the start, then typed and the sum
+        # First y, the sum and the start, then typed and the sum, at last y as well. Beside weights
+        # a kernel that torch does not know might read y, so it is y and the sum from the second on.
+        assert counts == ([3, 2, 2, 2] if has_weights else [3, 2, 2, 3])

@@ -89,7 +89,11 @@ class ModuleRuntime:
     def _note_entry(self, frame: Frame) -> None:
         assert frame.entry is not None
         assert frame.device is not None
-        notes, unread = self.state.notes, frozenset(frame.unread.values())
+        notes = self.state.notes
+        # Kernels that torch does not know read unseen: only modules such as tables of positions,
+        # which have no weights, are believed not to read an argument.
+        is_believed = next(frame.module.parameters(), None) is None
+        unread = frozenset(frame.unread.values()) if is_believed else frozenset()
         notes.entered(frame.entry, unread)
         read = (one for number, (one, *_) in enumerate(frame.moved) if number not in unread)
         notes.read(read, frame.device)
