@@ -121,3 +121,27 @@ def test_a_new_write_after_a_killed_one_is_not_in_its_way(tmp_path: Path) -> Non
     (tmp_path / ".baechi.1.1.tmp").write_text("half a pl")
     plan.save(path)
     assert Plan.load(path) == plan
+
+
+def test_ctrl_c_between_the_members_of_an_archive_is_no_other_error(tmp_path: Path) -> None:
+    script = """
+import sys
+from baechi.workloads import chain
+
+def press(frame, event, argument):
+    if event == "call" and frame.f_code.co_qualname == "_ZipWriteFile.__init__":
+        raise KeyboardInterrupt
+
+graph = chain(3, seed=0)
+graph.save(sys.argv[1])
+sys.settrace(press)
+try:
+    graph.save(sys.argv[1])
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    path = tmp_path / "graph.npz"
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "stopped\n", done.stderr
+    assert load_graph(path) == chain(3, seed=0)

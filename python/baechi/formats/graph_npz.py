@@ -102,7 +102,13 @@ def write_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     arrays |= {column.name: getattr(graph, column.name) for column in COLUMNS}
     little = {k: v.astype(v.dtype.newbyteorder("<"), copy=False) for k, v in arrays.items()}
     stream = io.BytesIO()
-    np.savez(stream, **little)  # type: ignore[arg-type]
+    try:
+        np.savez(stream, **little)  # type: ignore[arg-type]
+    except ValueError as error:
+        # Ctrl-C may leave a member open, on which closing the archive then fails.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
     write_atomically(path, stream.getvalue())
 
 

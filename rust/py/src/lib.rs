@@ -39,9 +39,12 @@ mod _core {
 /// Looks up what the `numpy` crate needs of `NumPy` before any call.
 ///
 /// The crate does it at the first array, runs Python code for it, and panics when that fails: a Ctrl-C at that
-/// moment would become a panic.
+/// moment would become a panic. Whoever has arrays has loaded `NumPy`; the help of the command line has not, and
+/// does without.
 fn find_numpy(py: Python<'_>) -> PyResult<()> {
-    py.import("numpy")?;
-    drop(PyArray1::<i64>::zeros(py, 0, false).readonly());
+    let modules = py.import("sys")?.getattr("modules")?;
+    if modules.contains("numpy")? {
+        drop(PyArray1::<i64>::zeros(py, 0, false).readonly());
+    }
     Ok(())
 }
