@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 
 # Small solves on several threads cost more than they gain on a busy machine.
 export OMP_NUM_THREADS := 1
-# Tests of one file share captured models and more, so a file is run by one process; in the order of names, the
-# shortest files come last. Above four processes memory counts for more than cores.
-NUM_PROCESSES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
-ON_ALL_CORES := --numprocesses $(NUM_PROCESSES) --dist loadfile --no-loadscope-reorder
+# `make check NUM_PROCESSES=2` runs test files side by side, each whole in one process, because its tests share
+# captured models and more. Tests that time something want a core each.
+NUM_PROCESSES ?= 1
+TEST_PROCESSES := --numprocesses $(NUM_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # Cargo and maturin build against the same interpreter.
 export PYO3_PYTHON := $(BIN)/python
@@ -31,7 +31,7 @@ test: build
 
 check: lint
 	cargo test --workspace --exclude baechi-py --locked --quiet
-	$(BIN)/python -m pytest --quiet $(ON_ALL_CORES) --benchmark-disable tests python/baechi benches
+	$(BIN)/python -m pytest --quiet $(TEST_PROCESSES) --benchmark-disable tests python/baechi benches
 
 lint:
 	cargo fmt --all --check
