@@ -11,7 +11,7 @@ from torch import nn
 
 import baechi
 from baechi.torch.confirming import confirmed
-from baechi.torch.fitting import peaks_of
+from baechi.torch.fitting import rehearse_freely
 from baechi.torch.flat_task import flatten_task
 from baechi.torch.planning import Planned, prepare, searched, study
 from torch_models import BY_NAME
@@ -75,7 +75,9 @@ def test_a_plan_by_modules_takes_what_it_predicts_where_lists_are_kept() -> None
     caps = [device.cap_bytes for device in plan.devices]
     predicted = fullest(tuple(plan.peak_bytes.values()), caps)
     assert fullest(plan.confirmed, caps) == pytest.approx(predicted, rel=0.02)
-    assert plan.confirmed == peaks_of(plan, sample.model, sample.args, sample.kwargs)
+    assert (
+        plan.confirmed == rehearse_freely(plan, sample.model, sample.args, sample.kwargs).peak_bytes
+    )
     again = baechi.plan(sample.model, sample.args, sample.kwargs, **options)
     assert again.to_json() == plan.to_json()
 
@@ -106,12 +108,12 @@ def understated(devices: str, objective: str) -> Planned:
 def test_a_ledger_that_is_wrong_ends_in_a_plan_that_fits_by_its_rehearsal(objective: str) -> None:
     model, args = blocks()
     planned = understated("3x350KB", objective)
-    seen = peaks_of(planned.plan, model, args, {})
+    seen = rehearse_freely(planned.plan, model, args, {}).peak_bytes
     assert max(seen) > 1.2 * max(planned.outcome.memory.peaks)
     found = confirmed(planned, model, args, {})
     assert found.plan.is_within_limits
     assert max(found.plan.confirmed) <= max(seen)
-    assert found.plan.confirmed == peaks_of(found.plan, model, args, {})
+    assert found.plan.confirmed == rehearse_freely(found.plan, model, args, {}).peak_bytes
     assert any("were predicted, the dry rehearsal took" in note for note in found.plan.notes)
     assert confirmed(planned, model, args, {}).plan == found.plan
 

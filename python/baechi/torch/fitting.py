@@ -15,7 +15,7 @@ from baechi.torch.program import Program
 from baechi.torch.rehearsal import Rehearsal, rehearse
 from baechi.units import format_bytes
 
-__all__ = ["Fits", "fits", "peaks_of", "rehearse_freely"]
+__all__ = ["Fits", "fits", "rehearse_freely"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +59,8 @@ def fits(
             hint="pass model=",
         )
     caps = tuple(device.cap_bytes for device in plan.devices)
-    return Fits(plan.cluster.names, peaks_of(plan, model, args, kwargs, loss), caps)
-
-
-def peaks_of(
-    plan: ModelPlan,
-    model: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    loss: LossArgument = None,
-    program: Program | None = None,
-) -> tuple[int, ...]:
-    """What each device holds at most in a dry rehearsal without limits, in the steady state."""
-    return rehearse_freely(plan, model, args, kwargs, loss, program).peak_bytes
+    peaks = rehearse_freely(plan, model, args, kwargs, loss).peak_bytes
+    return Fits(plan.cluster.names, peaks, caps)
 
 
 def rehearse_freely(

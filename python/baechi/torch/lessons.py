@@ -3,8 +3,9 @@
 Code makes new values (zeros, positions, masks) beside whatever tensor it asks for a device, but a
 plan puts them, and all that is made of them alone, where they are first read. And it hands whole
 tensors to modules that ask only for their type: a plan does not copy what nobody reads. Both are
-seen in a first pass and hold from the second one on. Only such values are concerned, which have no
-gradient: what runs on given operands runs where it did.
+seen in a first pass and hold from the second one on. Of values, only those made of nothing are
+concerned, which have no gradient: what runs on given operands runs where it did. Of modules, only
+those without weights: others may run kernels that torch does not know, which read unseen.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Lessons:
     Attributes:
         use_counts: uses of each copy, in the order of their making.
         factories: where the values of a call that makes one of nothing are first read.
-        unread: numbers of the moved arguments that a module does not read, by its path and how
-            often it was entered before.
+        unread: numbers of the moved arguments that a module without weights does not read, by its
+            path and how often it was entered before.
     """
 
     use_counts: Sequence[int] = ()
