@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,7 +14,9 @@ from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.torch.capture import capture
 from baechi.torch.device_argument import kind_of
+from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.meta_kernels import form_of
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.parameters import named_weights
 from baechi.torch.plan_application import apply_plan
@@ -144,7 +145,7 @@ def _rehearsed(
     caps = [device.cap_bytes for device in plan.devices]
     prices = _Prices(plan.cluster)
     simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
-    with _old_objects_spared(), simulation as devices:
+    with old_objects_spared(), simulation as devices:
         call = stage.set_up(_stand_in(model, dry))
         updater = None
         if stage.training:
@@ -152,19 +153,6 @@ def _rehearsed(
             if how == "still":
                 stand_still(updater)
         return _run(stage, call, devices, steps, updater, dry)
-
-
-@contextlib.contextmanager
-def _old_objects_spared() -> Iterator[None]:
-    """Collects garbage of the rehearsal alone: all objects of a program take half a second."""
-    if gc.get_freeze_count():  # the caller's own arrangement
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
@@ -278,10 +266,11 @@ class _Prices:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.kinds = [kind_of(device) for device in cluster.devices]
-        self.known: dict[tuple[int, str], int] = {}
+        self.known: dict[tuple[int, Any], int] = {}
 
     def op_ns(self, context: OpContext) -> int:
-        key = (context.device, signature_of(context.op, context.args, context.kwargs))
+        call = context.op, context.args, context.kwargs
+        key = context.device, form_of(*call) or signature_of(*call)
         if key not in self.known:
             work = work_of(context.op, context.args, context.kwargs, context.outputs)
             ns = max(0, roofline_ns(work, self.kinds[context.device]))
