@@ -20,6 +20,7 @@ from torch import nn
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
+from baechi.torch.fingerprints import describe
 from baechi.torch.guards import changed_attributes, plain_attributes
 from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
@@ -59,6 +60,8 @@ class Seen:
     tensor_hooks: list[str] = dataclasses.field(default_factory=list)
     changed_arguments: bool = False
     changed_attributes: list[str] = dataclasses.field(default_factory=list)
+    reshaped: list[str] = dataclasses.field(default_factory=list)
+    """Names of parameters and buffers of another shape or type afterwards."""
     checkpoints: list[bool] = dataclasses.field(default_factory=list)
     """For each checkpointed region whether it preserves the random state."""
     reentrant: bool = False
@@ -105,10 +108,12 @@ def export_twin(
     try:
         with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
             with impostor.mode, _tagging(Seen()):
-                attributes = plain_attributes(twin)
+                attributes, shapes = plain_attributes(twin), describe(twin)
                 with impostor.shapes.ignore_fresh_unbacked_symbols():
                     _watch(forward, call, fakes, seen)
                 seen.changed_attributes = changed_attributes(attributes, twin)
+                after = describe(twin)
+                seen.reshaped = [name for name in shapes if shapes[name] != after.get(name)]
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
             with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):

@@ -21,7 +21,7 @@ from baechi.torch.parameters import named_weights
 from baechi.torch.plan_application import apply_plan
 from baechi.torch.pricing import roofline_ns
 from baechi.torch.program import Program
-from baechi.torch.real_rehearsal import copied_call, stand_still, why_without_numbers
+from baechi.torch.real_rehearsal import own_call, stand_still, why_without_numbers
 from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import NoValuesError, OpContext, SimulatedDevices, simulated, to_host
@@ -121,14 +121,13 @@ def rehearse(
     stage = _Stage(plan, model, args, kwargs, loss, level, program)
     if not dry:
         return _rehearsed(stage, model, optimizer, steps, "real")
-    try:
-        return _rehearsed(stage, model, optimizer, steps, "dry")
-    except NoValuesError as error:
-        needed_bytes = sum(device.peak_bytes for device in plan.devices)
-        if why := why_without_numbers(model, args, kwargs, needed_bytes):
-            raise NoValuesError(error.what, why) from error
-    stage.args, stage.kwargs = copied_call(args, kwargs)
     with torch.random.fork_rng(devices=[]):
+        try:
+            return _rehearsed(stage, model, optimizer, steps, "dry")
+        except NoValuesError as error:
+            needed_bytes = sum(device.peak_bytes for device in plan.devices)
+            if why := why_without_numbers(model, args, kwargs, needed_bytes):
+                raise NoValuesError(error.what, why) from error
         return _rehearsed(stage, model, optimizer, steps, "still")
 
 
@@ -145,7 +144,7 @@ def _rehearsed(
     prices = _Prices(plan.cluster)
     simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
     with _old_objects_spared(), simulation as devices:
-        call = stage.set_up(_stand_in(model, dry))
+        call = stage.set_up(_stand_in(model, dry), dry=dry)
         updater = None
         if stage.training:
             updater = remake(plan.optimizer, optimizer, model, stage.model, dry=dry)
@@ -207,7 +206,7 @@ class _Stage:
                 )
             self.programs = (captured.program,)
 
-    def set_up(self, model: torch.nn.Module) -> Callable[[], Any]:
+    def set_up(self, model: torch.nn.Module, *, dry: bool) -> Callable[[], Any]:
         """Applies the plan to a stand-in, on simulated devices; what runs one forward of it."""
         self.model = model
         if all(module.training != self.training for module in model.modules()):
@@ -219,10 +218,11 @@ class _Stage:
         )
 
         def call() -> Any:
+            args, kwargs = own_call(self.args, self.kwargs, dry=dry)
             if self.autocast is None:
-                return model(*self.args, **self.kwargs)
+                return model(*args, **kwargs)
             with torch.autocast("cpu", self.autocast):  # simulated devices have the host's
-                return model(*self.args, **self.kwargs)
+                return model(*args, **kwargs)
 
         return call
 
