@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import baechi
+from baechi.torch.both_levels import measure
 from baechi.torch.confirming import confirmed
-from baechi.torch.fitting import rehearse_freely
 from baechi.torch.flat_task import flatten_task
 from baechi.torch.planning import Planned, prepare, searched, study
 from torch_models import BY_NAME
@@ -76,7 +76,7 @@ def test_a_plan_by_modules_takes_what_it_predicts_where_lists_are_kept() -> None
     predicted = fullest(tuple(plan.peak_bytes.values()), caps)
     assert fullest(plan.confirmed, caps) == pytest.approx(predicted, rel=0.02)
     assert (
-        plan.confirmed == rehearse_freely(plan, sample.model, sample.args, sample.kwargs).peak_bytes
+        plan.confirmed == measure(plan, sample.model, sample.args, sample.kwargs).planned.peak_bytes
     )
     again = baechi.plan(sample.model, sample.args, sample.kwargs, **options)
     assert again.to_json() == plan.to_json()
@@ -108,12 +108,12 @@ def understated(devices: str, objective: str) -> Planned:
 def test_a_ledger_that_is_wrong_ends_in_a_plan_that_fits_by_its_rehearsal(objective: str) -> None:
     model, args = blocks()
     planned = understated("3x350KB", objective)
-    seen = rehearse_freely(planned.plan, model, args, {}).peak_bytes
+    seen = measure(planned.plan, model, args, {}).planned.peak_bytes
     assert max(seen) > 1.2 * max(planned.outcome.memory.peaks)
     found = confirmed(planned, model, args, {})
     assert found.plan.is_within_limits
     assert max(found.plan.confirmed) <= max(seen)
-    assert found.plan.confirmed == rehearse_freely(found.plan, model, args, {}).peak_bytes
+    assert found.plan.confirmed == measure(found.plan, model, args, {}).planned.peak_bytes
     assert any("were predicted, the dry rehearsal took" in note for note in found.plan.notes)
     assert confirmed(planned, model, args, {}).plan == found.plan
 

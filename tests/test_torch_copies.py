@@ -75,6 +75,19 @@ def test_a_step_copies_what_the_plan_says(name: str) -> None:
         assert between_devices(devices, sample) == (made.copies, made.copied_bytes)
 
 
+@pytest.mark.parametrize("name", ["packed-lstm", "gpt2"])  # of which the ledger counts others
+def test_a_plan_by_modules_says_the_copies_that_its_rehearsal_made(name: str) -> None:
+    sample = BY_NAME[name].build()
+    given = sample.model, sample.args, sample.kwargs
+    options = {"devices": "3x1GiB", "optimizer": "sgd", "level": "module"}
+    options["objective"] = "most-headroom"
+    made = plan(*given, **options)
+    assert made.copies > 0
+    with simulated(3) as devices:
+        made.apply(sample.model, devices=RENAMED)
+        assert between_devices(devices, sample) == (made.copies, made.copied_bytes)
+
+
 def grown(devices: SimulatedDevices, model: nn.Module, num_tokens: int) -> tuple[Tensor, list[int]]:
     """The tokens, and the number of copies between one forward and the next."""
     marks: list[int] = []

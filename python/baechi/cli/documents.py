@@ -60,6 +60,7 @@ def bounds_document(plan: Plan) -> dict[str, Any] | None:
 def model_plan_document(plan: ModelPlan) -> dict[str, Any]:
     """All that the plan of a model predicts, without the placement."""
     confirmed = dict(zip(plan.cluster.names, plan.confirmed, strict=False))
+    by_modules = dict(zip(plan.cluster.names, plan.module_level_peaks, strict=False))
     return {
         "mode": plan.mode,
         "objective": plan.objective,
@@ -73,6 +74,7 @@ def model_plan_document(plan: ModelPlan) -> dict[str, Any]:
         "copied_bytes": plan.copied_bytes,
         "devices": _devices(plan.summary, plan.cluster),
         "rehearsed_bytes": confirmed or None,
+        "module_level_bytes": by_modules or None,
         "compared": [dataclasses.asdict(other) for other in plan.compared],
         "inputs": list(plan.inputs),
         "prices": dict(plan.prices),

@@ -88,6 +88,7 @@ class Application:
         """Starts without graphs: they are made at the calls that need them."""
         self.placement, self.moved, self.runtime, self.level = placement, moved, runtime, level
         self.compiling = compiling
+        self.fallback_cost = ""
         self._start(tuple(programs))
 
     def _start(self, programs: tuple[Program, ...] = ()) -> None:
@@ -104,7 +105,7 @@ class Application:
 
     def __getstate__(self) -> dict[str, Any]:
         """The plan, without graphs and counts."""
-        kept = ("placement", "moved", "runtime", "level", "compiling")
+        kept = ("placement", "moved", "runtime", "level", "compiling", "fallback_cost")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -250,5 +251,6 @@ class Application:
                 hint='apply with level="auto" to run such calls module by module',
             )
         if reason not in self.reasons:
-            _LOGGER.warning("a call runs module by module: %s", reason)
+            cost = f"; planned for op level, {self.fallback_cost}" if self.fallback_cost else ""
+            _LOGGER.warning("a call runs module by module: %s%s", reason, cost)
         self.reasons[reason] += 1

@@ -32,6 +32,7 @@ def apply_placement(
     outputs: str = "where-computed",
     programs: Sequence[Program] = (),
     compile: CompileArgument = False,
+    fallback_cost: str = "",
 ) -> nn.Module:
     """Moves the weights of a model to their devices and lets it run there; returns the model.
 
@@ -44,6 +45,7 @@ def apply_placement(
         outputs: "where-computed", or "inputs" for the device of the first input tensor.
         programs: captured before, so that the calls they were captured for need not be again.
         compile: whether the parts on each device are compiled; options of torch.compile.
+        fallback_cost: what is said beside the reason of a call that runs no graph.
 
     Raises:
         InputError: the model is applied already, or something has no device.
@@ -61,7 +63,9 @@ def apply_placement(
     runtime = add_hooks(model, placement.modules, outputs=outputs, with_root=False)
     if compiling is not None and compiling.is_possible():
         add_forwards(model, placement.modules, compiling, runtime)
-    vars(model)[STATE] = Application(placement, moved, runtime, level, programs, compiling)
+    application = Application(placement, moved, runtime, level, programs, compiling)
+    application.fallback_cost = fallback_cost
+    vars(model)[STATE] = application
     change_class(model, changed)
     return model
 

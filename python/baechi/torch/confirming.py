@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from baechi.cluster import Cluster
+from baechi.torch.both_levels import measure
 from baechi.torch.drafting import draft
-from baechi.torch.fitting import rehearse_freely
 from baechi.torch.search import search
 from baechi.torch.simdev import NoValuesError
 from baechi.units import format_bytes
@@ -27,7 +27,7 @@ _ROUNDS = 4
 def confirmed(
     planned: Planned, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Planned:
-    """Rehearses a plan without numbers and notes the measured peaks in it.
+    """Rehearses a plan without numbers and notes the measured peaks and copies in it.
 
     Where a device takes over 2 % more than predicted, or more than its limit, the limits of the
     search are lowered by what was too much and the model is planned again, until the rehearsal says
@@ -109,9 +109,18 @@ def _rehearsed(
     planned: Planned, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Planned:
     program = planned.program if planned.plan.level == "op" else None
-    done = rehearse_freely(planned.plan, model, args, kwargs, program=program)
-    plan = dataclasses.replace(planned.plan, confirmed=done.peak_bytes)
+    measured = measure(planned.plan, model, args, kwargs, program=program)
+    done = measured.planned
+    plan = dataclasses.replace(
+        planned.plan,
+        confirmed=done.peak_bytes,
+        module_level_peaks=measured.module_level_peaks,
+        copies=done.copies,
+        copied_bytes=done.copied_bytes,
+    )
     planned = dataclasses.replace(planned, plan=plan)
+    if measured.failure:
+        planned = _noted(planned, f"calls cannot run module by module: {measured.failure}")
     if done.dry:
         return planned
     return _noted(planned, "rehearsed with numbers, on a copy on this host: its code reads them")

@@ -90,6 +90,7 @@ def draft(
         inputs=context.inputs,
         prices=context.prices,
         confirmed=(),
+        module_level_peaks=(),
         notes=context.notes,
         versions={"baechi": _core.__version__, "torch": torch.__version__.partition("+")[0]},
         autocast=context.autocast,

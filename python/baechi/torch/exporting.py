@@ -20,8 +20,8 @@ from torch import nn
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
-from baechi.torch.fingerprints import describe
 from baechi.torch.guards import changed_attributes, plain_attributes
+from baechi.torch.parameters import named_weights
 from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
 from baechi.torch.twins import Impostor, twin_of
@@ -108,11 +108,11 @@ def export_twin(
     try:
         with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
             with impostor.mode, _tagging(Seen()):
-                attributes, shapes = plain_attributes(twin), describe(twin)
+                attributes, shapes = plain_attributes(twin), _shapes(twin)
                 with impostor.shapes.ignore_fresh_unbacked_symbols():
                     _watch(forward, call, fakes, seen)
                 seen.changed_attributes = changed_attributes(attributes, twin)
-                after = describe(twin)
+                after = _shapes(twin)
                 seen.reshaped = [name for name in shapes if shapes[name] != after.get(name)]
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
@@ -123,6 +123,10 @@ def export_twin(
     finally:
         del twin.forward
     return Exported(exported, twin, impostor, seen)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (weight.shape, weight.dtype) for name, weight in named_weights(model)}
 
 
 def _watch(forward: Any, call: Call, fakes: tuple[torch.Tensor, ...], seen: Seen) -> None:

@@ -1,17 +1,21 @@
-"""Fingerprints of a model: its parameters and buffers, by name, with shapes, types and ties."""
+"""Fingerprints: the parameters and buffers of a model by name, and the tensors of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from baechi.errors import InputError
+from baechi.torch.exporting import signature_of
+from baechi.torch.trees import flatten
 
 __all__ = [
     "Described",
     "changes",
     "describe",
+    "describe_inputs",
     "refuse_compiled",
     "refuse_layouts",
     "refuse_scripted",
@@ -103,3 +107,15 @@ def ties_of(model: torch.nn.Module) -> dict[str, tuple[str, ...]]:
     ):
         names.setdefault(id(tensor), []).append(name)
     return {name: tuple(group) for group in names.values() for name in group}
+
+
+def describe_inputs(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The tensors of a call, such as "words: int64[32,40]"."""
+    bound = signature_of(model).bind(*args, **kwargs)
+    tensors, tree = flatten(dict(bound.arguments))
+    return tuple(
+        f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
+        for path, t in zip(tree.paths, tensors, strict=True)
+    )

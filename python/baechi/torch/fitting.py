@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from baechi.errors import InputError
+from baechi.torch.both_levels import measure
+from baechi.torch.fingerprints import describe_inputs
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
-from baechi.torch.program import Program
-from baechi.torch.rehearsal import Rehearsal, rehearse
 from baechi.units import format_bytes
 
-__all__ = ["Fits", "fits", "rehearse_freely"]
+__all__ = ["Fits", "fits"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,9 @@ class Fits:
 
     Attributes:
         devices: names as in the plan.
-        peak_bytes: the most that each device would hold.
+        peak_bytes: the most that each device would hold. An applied model runs the first call of a
+            form that was not planned module by module, and later ones as a graph if the plan is for
+            op level: then it is the greater of the two.
         cap_bytes: what it may hold.
     """
 
@@ -59,20 +61,8 @@ def fits(
             hint="pass model=",
         )
     caps = tuple(device.cap_bytes for device in plan.devices)
-    peaks = rehearse_freely(plan, model, args, kwargs, loss).peak_bytes
+    measured = measure(plan, model, args, kwargs, loss)
+    peaks = measured.planned.peak_bytes
+    if measured.module_level_peaks and describe_inputs(model, args, kwargs) != plan.inputs:
+        peaks = tuple(map(max, peaks, measured.module_level_peaks))
     return Fits(plan.cluster.names, peaks, caps)
-
-
-def rehearse_freely(
-    plan: ModelPlan,
-    model: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    loss: LossArgument = None,
-    program: Program | None = None,
-) -> Rehearsal:
-    """A dry rehearsal without limits, to the steady state."""
-    unlimited = tuple(dataclasses.replace(device, cap_bytes=2**60) for device in plan.devices)
-    free = dataclasses.replace(plan, devices=unlimited)
-    steps = 2 if plan.mode == "training" else 1
-    return rehearse(model, free, args, kwargs, steps=steps, dry=True, loss=loss, program=program)

@@ -53,6 +53,7 @@ class ModelPlan:
         inputs: the planned inputs, such as "input_ids: int64[4,128]".
         prices: how many ops have a price of each source.
         confirmed: peaks by device that a dry rehearsal measured; empty without one.
+        module_level_peaks: the same of a call that runs module by module, in a plan for op level.
         notes: what a reader must know.
         versions: of baechi and torch.
         operator_plan: the plan of the operator graph; not saved, None in a plan from a file.
@@ -78,6 +79,7 @@ class ModelPlan:
     inputs: tuple[str, ...]
     prices: Mapping[str, int]
     confirmed: tuple[int, ...]
+    module_level_peaks: tuple[int, ...]
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     autocast: str = ""

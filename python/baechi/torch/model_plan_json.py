@@ -30,7 +30,8 @@ _CHOICES = {
 _MAPS = ("modules", "ops", "model", "versions")
 _LISTS = ("reasons", "inputs", "notes")
 _COUNTS = ("step_ns", "copies", "copied_bytes")
-_OTHERS = ("format", "schema", "together", "cluster", "devices", "compared", "prices", "confirmed")
+_PEAKS = ("confirmed", "module_level_peaks")
+_OTHERS = ("format", "schema", "together", "cluster", "devices", "compared", "prices", *_PEAKS)
 
 
 def write_document(plan: ModelPlan) -> str:
@@ -48,7 +49,7 @@ def write_document(plan: ModelPlan) -> str:
     ]
     document["compared"] = [dataclasses.asdict(other) for other in plan.compared]
     document["prices"] = dict(plan.prices)
-    document["confirmed"] = list(plan.confirmed)
+    document |= {name: list(getattr(plan, name)) for name in _PEAKS}
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -102,8 +103,8 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
     fields["compared"] = tuple(map(_compared, _is(document["compared"], list, "compared")))
     prices = _is(document["prices"], dict, "prices")
     fields["prices"] = {key: _count(value, "prices") for key, value in prices.items()}
-    peaks = _is(document["confirmed"], list, "confirmed")
-    fields["confirmed"] = tuple(_count(peak, "confirmed") for peak in peaks)
+    for name in _PEAKS:
+        fields[name] = tuple(_count(peak, name) for peak in _is(document[name], list, name))
     return ModelPlan(**fields)
 
 
@@ -136,9 +137,11 @@ def _compared(row: Any) -> Compared:
 def _check_devices(plan: ModelPlan, file: str) -> None:
     if tuple(device.name for device in plan.devices) != plan.cluster.names:
         raise InputError(f'{file}: "devices" and "cluster" do not name the same devices')
-    if plan.confirmed and len(plan.confirmed) != len(plan.devices):
-        count = f"{len(plan.confirmed)} peaks for {len(plan.devices)} devices"
-        raise InputError(f'{file}: "confirmed" has {count}')
+    for name in _PEAKS:
+        peaks = getattr(plan, name)
+        if peaks and len(peaks) != len(plan.devices):
+            count = f"{len(peaks)} peaks for {len(plan.devices)} devices"
+            raise InputError(f'{file}: "{name}" has {count}')
     known = set(plan.cluster.names)
     for name, entries in (("modules", plan.modules), ("ops", plan.ops)):
         for path, device in entries.items():

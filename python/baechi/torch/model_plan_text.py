@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,9 @@ from baechi.units import format_bytes, format_ns
 if TYPE_CHECKING:
     from baechi.torch.model_plan import Compared, ModelPlan
 
-__all__ = ["summary_of", "version_note"]
+__all__ = ["excess_by_modules", "summary_of", "version_note"]
+
+_ALIKE = 0.02  # peaks that differ by less are shown once
 
 
 def summary_of(plan: ModelPlan) -> Summary:
@@ -37,8 +40,24 @@ def summary_of(plan: ModelPlan) -> Summary:
             for device in plan.devices
         ),
         remarks=(*(_beside(plan, other) for other in plan.compared), *_rehearsed(plan)),
-        notes=(*plan.reasons, *plan.notes, *filter(None, [version_note(plan)])),
+        notes=(
+            *plan.reasons,
+            *filter(None, [excess_by_modules(plan)]),
+            *plan.notes,
+            *filter(None, [version_note(plan)]),
+        ),
     )
+
+
+def excess_by_modules(plan: ModelPlan) -> str:
+    """Where a call that runs module by module exceeds a limit; empty where it does not."""
+    rows = zip(plan.devices, plan.module_level_peaks, strict=False)
+    over = [
+        f"{format_bytes(peak)} on {device.name}, which has {format_bytes(device.cap_bytes)}"
+        for device, peak in rows
+        if peak > device.cap_bytes
+    ]
+    return f"a call that runs module by module takes {', '.join(over)}" if over else ""
 
 
 def version_note(plan: ModelPlan) -> str:
@@ -61,6 +80,13 @@ def _beside(plan: ModelPlan, other: Compared) -> str:
 def _rehearsed(plan: ModelPlan) -> list[str]:
     if not plan.confirmed:
         return []
-    measured = zip(plan.devices, plan.confirmed, strict=True)
-    listed = ", ".join(f"{device.name} {format_bytes(peak)}" for device, peak in measured)
-    return [f"peaks of a dry rehearsal: {listed}"]
+    found = [f"peaks of a dry rehearsal: {_listed(plan, plan.confirmed)}"]
+    both = zip(plan.confirmed, plan.module_level_peaks, strict=False)
+    if any(abs(alone - peak) > peak * _ALIKE for peak, alone in both):
+        found.append(f"where it runs module by module: {_listed(plan, plan.module_level_peaks)}")
+    return found
+
+
+def _listed(plan: ModelPlan, peaks: Sequence[int]) -> str:
+    rows = zip(plan.devices, peaks, strict=True)
+    return ", ".join(f"{device.name} {format_bytes(peak)}" for device, peak in rows)

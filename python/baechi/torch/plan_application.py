@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from baechi.torch.applying import apply_placement
 from baechi.torch.compiling import CompileArgument
 from baechi.torch.loading import load_weights
 from baechi.torch.model_plan import ModelPlan
+from baechi.torch.model_plan_text import excess_by_modules
 from baechi.torch.module_homes import module_devices
 from baechi.torch.parameters import weight_devices
 from baechi.torch.placement_rule import ModulePlacement
@@ -22,6 +24,8 @@ from baechi.torch.simdev import is_simulated, name_of, resolve
 from baechi.torch.simdev_tensor import sim_index
 
 __all__ = ["apply_plan", "as_optimizers", "load_planned_weights", "placement_of"]
+
+_LOGGER = logging.getLogger("baechi")
 
 Devices = Mapping[str, str | torch.device]
 
@@ -48,6 +52,9 @@ def apply_plan(
         level = "module"
     placement = placement_of(plan, devices)
     _check_usable(placement)
+    excess = excess_by_modules(plan)
+    if excess and level == "module":
+        _LOGGER.warning("applied for module level: %s", excess)
     return apply_placement(
         model,
         placement,
@@ -56,6 +63,7 @@ def apply_plan(
         outputs=outputs,
         programs=programs,
         compile=compile,
+        fallback_cost=excess,
     )
 
 

@@ -16,7 +16,12 @@ from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
-from baechi.torch.fingerprints import describe, refuse_compiled, refuse_scripted
+from baechi.torch.fingerprints import (
+    describe,
+    describe_inputs,
+    refuse_compiled,
+    refuse_scripted,
+)
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units, parents_of, unseen_modules, with_other_names
@@ -27,7 +32,7 @@ from baechi.torch.search import search
 from baechi.torch.shortages import shortage
 from baechi.torch.stand_ins import kernels_of
 from baechi.torch.tasks import Objective, Task, make_task
-from baechi.torch.tracing_levels import flatten_call, trace_at
+from baechi.torch.tracing_levels import trace_at
 
 __all__ = ["Planned", "Prepared", "plan", "prepare", "searched", "study"]
 
@@ -213,7 +218,7 @@ def prepare(
         taken,
         captured.reasons if taken == captured.level else ("module level was asked for",),
         describe(model),
-        _inputs_text(model, args, kwargs or {}),
+        describe_inputs(model, args, kwargs or {}),
         prices,
         notes,
         str(autocast).removeprefix("torch.") if autocast else "",
@@ -255,14 +260,4 @@ def _left_out(task: Task) -> tuple[str, ...]:
     return (
         f"{shown}: gradients, but no updates by the optimizer; predicted for model.zero_grad(), "
         "which drops them, and freezing them would save them",
-    )
-
-
-def _inputs_text(
-    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
-    tree, tensors = flatten_call(model, args, kwargs)
-    return tuple(
-        f"{path}: {str(t.dtype).removeprefix('torch.')}[{','.join(map(str, t.shape))}]"
-        for path, t in zip(tree.paths, tensors, strict=True)
     )

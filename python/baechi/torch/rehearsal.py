@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from baechi.cluster import Cluster
 from baechi.errors import InputError
-from baechi.torch.capture import capture
-from baechi.torch.device_argument import kind_of
-from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.parameters import named_weights
-from baechi.torch.plan_application import apply_plan
-from baechi.torch.pricing import roofline_ns
 from baechi.torch.program import Program
-from baechi.torch.real_rehearsal import own_call, stand_still, why_without_numbers
-from baechi.torch.remaking import OptimizerArgument, remake
-from baechi.torch.signatures import signature_of
-from baechi.torch.simdev import NoValuesError, OpContext, SimulatedDevices, simulated, to_host
-from baechi.torch.twins import twin_of
-from baechi.torch.work import work_of
+from baechi.torch.real_rehearsal import why_without_numbers
+from baechi.torch.remaking import OptimizerArgument
+from baechi.torch.simdev import NoValuesError
+from baechi.torch.stages import How, Stage, StepRun
 from baechi.units import format_bytes, format_ns
 
-__all__ = ["Rehearsal", "rehearse"]
+__all__ = ["Rehearsal", "rehearsal_of", "rehearse"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,187 +100,50 @@ def rehearse(
         InputError: weights on meta in a rehearsal that is not dry.
         NoValuesError: a dry rehearsal needs numbers, and there are none; it says why.
     """
+    if steps < 1:
+        raise InputError(f"steps is {steps}", hint="run one step or more")
     plan.check(model)
-    level = plan.level if level is None else level
     if not dry and any(weight.is_meta for _, weight in named_weights(model)):
         raise InputError("the weights are on meta", hint="rehearse with dry=True")
     kwargs = kwargs or {}
-    if plan.asked is not None:
-        loss = plan.asked.loss if loss is None else loss
-        optimizer = plan.asked.optimizer if optimizer is None else optimizer
-    stage = _Stage(plan, model, args, kwargs, loss, level, program)
+    stage = Stage(
+        plan,
+        model,
+        args,
+        kwargs,
+        loss=loss,
+        optimizer=optimizer,
+        level=plan.level if level is None else level,
+        program=program,
+    )
     if not dry:
-        return _rehearsed(stage, model, optimizer, steps, "real")
+        return _rehearsed(stage, steps, "real")
     with torch.random.fork_rng(devices=[]):
         try:
-            return _rehearsed(stage, model, optimizer, steps, "dry")
+            return _rehearsed(stage, steps, "dry")
         except NoValuesError as error:
             needed_bytes = sum(device.peak_bytes for device in plan.devices)
             if why := why_without_numbers(model, args, kwargs, needed_bytes):
                 raise NoValuesError(error.what, why) from error
-        return _rehearsed(stage, model, optimizer, steps, "still")
+        return _rehearsed(stage, steps, "still")
 
 
-def _rehearsed(
-    stage: _Stage,
-    model: torch.nn.Module,
-    optimizer: OptimizerArgument,
-    steps: int,
-    how: Literal["real", "dry", "still"],
-) -> Rehearsal:
-    """Runs steps with numbers, without, or with numbers of weights that stay as they are."""
-    plan, dry = stage.plan, how == "dry"
-    caps = [device.cap_bytes for device in plan.devices]
-    prices = _Prices(plan.cluster)
-    simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
-    with _old_objects_spared(), simulation as devices:
-        call = stage.set_up(_stand_in(model, dry), dry=dry)
-        updater = None
-        if stage.training:
-            updater = remake(plan.optimizer, optimizer, model, stage.model, dry=dry)
-            if how == "still":
-                stand_still(updater)
-        return _run(stage, call, devices, steps, updater, dry)
+def _rehearsed(stage: Stage, steps: int, how: How) -> Rehearsal:
+    with stage.running(how) as running:
+        return rehearsal_of(stage, [running.step() for _ in range(steps)], dry=how == "dry")
 
 
-@contextlib.contextmanager
-def _old_objects_spared() -> Iterator[None]:
-    """Collects garbage of the rehearsal alone: all objects of a program take half a second."""
-    if gc.get_freeze_count():  # the caller's own arrangement
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
-    """A copy whose weights may be moved: the real numbers, or none."""
-    if not dry:
-        return copy.deepcopy(model)
-
-    def on_meta(tensor: torch.Tensor) -> torch.Tensor:
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        if isinstance(tensor, torch.nn.Parameter):
-            return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-        return made
-
-    return twin_of(model, on_meta)
-
-
-class _Stage:
-    """One rehearsal's plan, program and arguments."""
-
-    def __init__(
-        self,
-        plan: ModelPlan,
-        model: torch.nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        loss: LossArgument,
-        level: str,
-        program: Program | None,
-    ) -> None:
-        self.plan, self.args, self.kwargs, self.loss, self.level = plan, args, kwargs, loss, level
-        self.training = plan.mode == "training"
-        self.autocast = getattr(torch, plan.autocast) if plan.autocast else None
-        self.programs = () if program is None else (program,)
-        if level == "op" and program is None:
-            captured = capture(model, args, kwargs, training=self.training, autocast=self.autocast)
-            if captured.program is None:
-                raise InputError(
-                    "this call has no graph: " + "; ".join(captured.reasons),
-                    hint='rehearse with level="module"',
-                )
-            self.programs = (captured.program,)
-
-    def set_up(self, model: torch.nn.Module, *, dry: bool) -> Callable[[], Any]:
-        """Applies the plan to a stand-in, on simulated devices; what runs one forward of it."""
-        self.model = model
-        if all(module.training != self.training for module in model.modules()):
-            model.train(self.training)  # as it was captured
-        names = self.plan.cluster.names
-        simulated_names = {name: f"simdev:{at}" for at, name in enumerate(names)}
-        apply_plan(
-            self.plan, model, devices=simulated_names, level=self.level, programs=self.programs
-        )
-
-        def call() -> Any:
-            args, kwargs = own_call(self.args, self.kwargs, dry=dry)
-            if self.autocast is None:
-                return model(*args, **kwargs)
-            with torch.autocast("cpu", self.autocast):  # simulated devices have the host's
-                return model(*args, **kwargs)
-
-        return call
-
-
-def _run(
-    stage: _Stage,
-    call: Callable[[], Any],
-    devices: SimulatedDevices,
-    steps: int,
-    updater: torch.optim.Optimizer | None,
-    dry: bool,
-) -> Rehearsal:
-    plan = stage.plan
-    losses: list[float] = []
-    before = 0
-    devices.reset_peaks()
-    for _ in range(steps):
-        gc.collect()
-        devices.clear_transfers()
-        before = max(devices.clock_ns(at) for at in range(len(devices)))
-        if updater is None:
-            with torch.no_grad():
-                call()
-            continue
-        stage.model.zero_grad(set_to_none=True)
-        with devices.phase("forward"):
-            output = call()
-            scalar = loss_value(output, stage.loss)
-        with devices.phase("backward"):
-            scalar.backward()  # type: ignore[no-untyped-call]
-        with devices.phase("optimizer"):
-            updater.step()
-        if not dry:
-            losses.append(float(to_host(scalar.detach())))
-        del output, scalar
-    moved = [t for t in devices.transfers if t.source >= 0 and t.destination >= 0]
+def rehearsal_of(stage: Stage, runs: Sequence[StepRun], *, dry: bool) -> Rehearsal:
+    """What the steps of a stage took."""
+    last = runs[-1]
     return Rehearsal(
-        devices=plan.cluster.names,
-        losses=tuple(losses),
-        peak_bytes=tuple(devices.peak_bytes(at) for at in range(len(devices))),
-        cap_bytes=tuple(device.cap_bytes for device in plan.devices),
-        copies=len(moved),
-        copied_bytes=sum(t.nbytes for t in moved),
-        step_ns=max(devices.clock_ns(at) for at in range(len(devices))) - before,
+        devices=stage.plan.cluster.names,
+        losses=tuple(run.loss for run in runs if run.loss is not None),
+        peak_bytes=tuple(map(max, zip(*(run.peak_bytes for run in runs), strict=True))),
+        cap_bytes=tuple(device.cap_bytes for device in stage.plan.devices),
+        copies=len(last.transfers),
+        copied_bytes=sum(t.nbytes for t in last.transfers),
+        step_ns=last.step_ns,
         dry=dry,
         level=stage.level,
     )
-
-
-class _Prices:
-    """Prices for the virtual clocks: the roofline by signature, and the cluster's links."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.kinds = [kind_of(device) for device in cluster.devices]
-        self.known: dict[tuple[int, str], int] = {}
-
-    def op_ns(self, context: OpContext) -> int:
-        key = (context.device, signature_of(context.op, context.args, context.kwargs))
-        if key not in self.known:
-            work = work_of(context.op, context.args, context.kwargs, context.outputs)
-            ns = max(0, roofline_ns(work, self.kinds[context.device]))
-            self.known[key] = round(ns / float(self.cluster.speed[context.device]))
-        return self.known[key]
-
-    def link_ns(self, source: int, destination: int, nbytes: int) -> int:
-        if source < 0 or destination < 0:
-            return 0
-        rate = int(self.cluster.bytes_per_s[source, destination])
-        latency = int(self.cluster.latency_ns[source, destination])
-        return latency + (-(-nbytes * 10**9 // rate) if rate else 0)

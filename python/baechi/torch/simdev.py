@@ -90,6 +90,12 @@ class SimulatedDevices:
         gc.collect()
         self._books.reset_peaks()
 
+    def take_peaks(self) -> tuple[int, ...]:
+        """Peaks of all devices; they begin again at what is held now, garbage included."""
+        peaks = tuple(self._books.peak_bytes)
+        self._books.reset_peaks()
+        return peaks
+
     @property
     def transfers(self) -> list[Transfer]:
         """Copies between devices, and from and to the host (-1), in the order of the program."""

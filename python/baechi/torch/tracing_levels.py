@@ -9,24 +9,13 @@ import torch
 
 from baechi.errors import InputError
 from baechi.torch.eager_tracing import trace_eager
-from baechi.torch.exporting import signature_of
 from baechi.torch.losses import LossArgument
 from baechi.torch.program import Capture
 from baechi.torch.stand_ins import Kernels
 from baechi.torch.trace import Trace
 from baechi.torch.tracing import trace_call
-from baechi.torch.trees import Tree, flatten
 
-__all__ = ["flatten_call", "trace_at"]
-
-
-def flatten_call(
-    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Tree, list[torch.Tensor]]:
-    """The structure and the tensors of a call."""
-    bound = signature_of(model).bind(*args, **kwargs)
-    tensors, tree = flatten(dict(bound.arguments))
-    return tree, tensors
+__all__ = ["trace_at"]
 
 
 def trace_at(
