@@ -17,11 +17,12 @@ from baechi.torch.aliases import alias_groups, changed_inputs, colocated_nodes
 from baechi.torch.autocasting import make_casts_explicit
 from baechi.torch.exporting import CHECKPOINT_TAG, Exported, Seen, export_twin, signature_of
 from baechi.torch.fidelity import lost_functions, reasons_against, why_no_program
+from baechi.torch.fingerprints import refuse_layouts
 from baechi.torch.flattening import flatten_regions
 from baechi.torch.lowering import lower, needs_gradient
 from baechi.torch.program import Call, Capture, CheckpointRegion, Program, ProgramInput
 from baechi.torch.trees import flatten
-from baechi.torch.twins import plain_tensors
+from baechi.torch.twins import plain_tensors, tensors_of
 
 __all__ = ["capture"]
 
@@ -51,7 +52,9 @@ def capture(
         InputError: forward cannot be called with these arguments.
     """
     call = Call.of(signature_of(model), args, kwargs or {})
-    tensors, _ = flatten(dict(call.signature.bind(*args, **(kwargs or {})).arguments))
+    tensors, tree = flatten(dict(call.signature.bind(*args, **(kwargs or {})).arguments))
+    inputs = {f'input "{path}"': t for path, t in zip(tree.paths, tensors, strict=True)}
+    refuse_layouts(inputs | {f'"{name}"': t for name, t in tensors_of(model)})
     blocked = why_no_program(model, call)
     if blocked:
         return Capture(None, "module", blocked)

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.torch.garbage import collected_rarely
 from baechi.torch.guards import changed_attributes, plain_attributes
+from baechi.torch.parameters import named_weights
 from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
 from baechi.torch.twins import Impostor, twin_of
@@ -61,6 +62,8 @@ class Seen:
     tensor_hooks: list[str] = dataclasses.field(default_factory=list)
     changed_arguments: bool = False
     changed_attributes: list[str] = dataclasses.field(default_factory=list)
+    reshaped: list[str] = dataclasses.field(default_factory=list)
+    """Names of parameters and buffers of another shape or type afterwards."""
     checkpoints: list[bool] = dataclasses.field(default_factory=list)
     """For each checkpointed region whether it preserves the random state."""
     reentrant: bool = False
@@ -107,10 +110,12 @@ def export_twin(
     try:
         with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
             with impostor.mode, _tagging(Seen()):
-                attributes = plain_attributes(twin)
+                attributes, shapes = plain_attributes(twin), _shapes(twin)
                 with impostor.shapes.ignore_fresh_unbacked_symbols():
                     _watch(forward, call, fakes, seen)
                 seen.changed_attributes = changed_attributes(attributes, twin)
+                after = _shapes(twin)
+                seen.reshaped = [name for name in shapes if shapes[name] != after.get(name)]
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
             with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):
@@ -120,6 +125,10 @@ def export_twin(
     finally:
         del twin.forward
     return Exported(exported, twin, impostor, seen)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (weight.shape, weight.dtype) for name, weight in named_weights(model)}
 
 
 def _watch(forward: Any, call: Call, fakes: tuple[torch.Tensor, ...], seen: Seen) -> None:

@@ -16,7 +16,12 @@ from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
-from baechi.torch.fingerprints import describe, describe_inputs, refuse_compiled
+from baechi.torch.fingerprints import (
+    describe,
+    describe_inputs,
+    refuse_compiled,
+    refuse_scripted,
+)
 from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
@@ -175,6 +180,7 @@ def prepare(
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     costs = costs or Costs({})
     refuse_compiled(model)
+    refuse_scripted(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
     reader, more = _optimizer(optimizer, model, cluster, training)

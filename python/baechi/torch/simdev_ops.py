@@ -142,7 +142,13 @@ class SimulationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if SimTensor in types or self.simulation.index_of(kwargs.get("device")) is not None:
             return self.simulation.run(func, args, kwargs)
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            # In a dry rehearsal the host's copy of a simulated tensor has no values either.
+            if self.simulation.dry and any(t.is_meta for t in tensors_in([args, kwargs])):
+                raise NoValuesError(str(func)) from error
+            raise
 
 
 class FromValues(TorchFunctionMode):
@@ -154,9 +160,11 @@ class FromValues(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Steps in for the three functions that take values."""
+        """Steps in for the functions that take values, or give those of the host's copies."""
         kwargs = kwargs or {}
         device = kwargs.get("device")
+        if func in _TO_NUMPY and args[0].is_meta and not isinstance(args[0], SimTensor):
+            raise NoValuesError(func.__name__)  # the host's copy, in a dry rehearsal
         if func not in _FROM_VALUES or sim_index(device) is None:
             return func(*args, **kwargs)
         if args and isinstance(args[0], torch.Tensor):
@@ -167,6 +175,7 @@ class FromValues(TorchFunctionMode):
 
 
 _FROM_VALUES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+_TO_NUMPY: set[Any] = {torch.Tensor.numpy, torch.Tensor.__array__}
 
 
 def execute(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import linear
 
-__all__ = ["RECURRENT"]
+__all__ = ["ON_META", "RECURRENT"]
 
 aten = torch.ops.aten
 Hidden = tuple[torch.Tensor, ...]
@@ -218,6 +218,35 @@ def _one_dnn(
     return (data, *(torch.stack(state, 0) for state in zip(*final, strict=True)))
 
 
+def _on_meta(op: Any) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+    """The op without values. Only oneDNN knows how large its workspace is: it is asked, with zeros.
+
+    Torch's own rule for meta tensors makes an empty one, and none of the shared storages.
+    """
+
+    def kernel(*args: Any) -> tuple[torch.Tensor | None, ...]:
+        zeros = [
+            torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in args
+        ]
+        storages: dict[int, torch.Tensor] = {}
+        results: list[torch.Tensor | None] = []
+        for made in op(*zeros):
+            if made is None:
+                results.append(None)
+                continue
+            storage = made.untyped_storage()
+            if storage._cdata not in storages:
+                length = storage.nbytes() // made.element_size()
+                storages[storage._cdata] = torch.empty(length, dtype=made.dtype, device="meta")
+            whole = storages[storage._cdata]
+            results.append(whole.as_strided(made.size(), made.stride(), made.storage_offset()))
+        return tuple(results)
+
+    return kernel
+
+
+_ONE_DNN = (aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default)
+ON_META: dict[Any, Callable[..., Any]] = {op: _on_meta(op) for op in _ONE_DNN}
 _TANH, _RELU = _plain_cell(torch.tanh), _plain_cell(torch.relu)
 RECURRENT: dict[Any, Callable[..., Any]] = {
     aten.lstm.input: _whole(_lstm_cell, 2),

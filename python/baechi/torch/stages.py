@@ -23,7 +23,7 @@ from baechi.torch.model_plan import ModelPlan
 from baechi.torch.plan_application import apply_plan
 from baechi.torch.pricing import roofline_ns
 from baechi.torch.program import Program
-from baechi.torch.real_rehearsal import stand_still
+from baechi.torch.real_rehearsal import own_call, stand_still
 from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import OpContext, SimulatedDevices, simulated, to_host
@@ -185,10 +185,11 @@ class Running:
 
     def _call(self) -> Any:
         stage = self.stage
+        args, kwargs = own_call(stage.args, stage.kwargs, dry=self.devices.dry)
         if stage.autocast is None:
-            return self.model(*stage.args, **stage.kwargs)
+            return self.model(*args, **kwargs)
         with torch.autocast("cpu", stage.autocast):  # simulated devices have the host's
-            return self.model(*stage.args, **stage.kwargs)
+            return self.model(*args, **kwargs)
 
     def _clock_ns(self) -> int:
         return max(self.devices.clock_ns(at) for at in range(len(self.devices)))
