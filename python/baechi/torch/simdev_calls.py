@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,7 @@ from baechi.torch.simdev_tensor import SimTensor
 if TYPE_CHECKING:
     from baechi.torch.simdev_ops import Simulation
 
-__all__ = ["Call", "at_rows", "by_rows", "common_index", "is_list_op", "traits_of"]
+__all__ = ["Call", "at_rows", "common_index", "is_list_op", "run_lists", "traits_of"]
 
 
 class Call:
@@ -77,12 +77,12 @@ def at_rows(value: Any, rows: Sequence[int], num_rows: int) -> Any:
     return [value[row] for row in rows] if is_list else value
 
 
-def by_rows(kernel: Callable[..., Any], func: Any, call: Call, num_rows: int) -> Any:
-    """Runs a list op position by position: tensors have few forms, lists of them have many."""
-    if len(func._schema.returns) > 1:
-        return kernel(func, call.args, call.kwargs)
+def run_lists(simulation: Simulation, func: Any, call: Call, num_rows: int) -> Any:
+    """Runs a list op; without values position by position, as lists have more forms than tensors."""
+    if not simulation.dry or len(func._schema.returns) > 1:
+        return simulation.kernel(func, call.args, call.kwargs)
     parts = [
-        kernel(
+        simulation.kernel(
             func,
             [at_rows(value, [row], num_rows) for value in call.args],
             {name: at_rows(value, [row], num_rows) for name, value in call.kwargs.items()},

@@ -16,14 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from baechi.torch.meta_kernels import MetaKernels
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
-from baechi.torch.simdev_calls import (
-    Call,
-    at_rows,
-    by_rows,
-    common_index,
-    is_list_op,
-    traits_of,
-)
+from baechi.torch.simdev_calls import Call, at_rows, common_index, is_list_op, run_lists, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.torch.simdev_values import computed, keep, value_of
@@ -223,11 +216,7 @@ def _execute_lists(
     indices = [tensor._index if isinstance(tensor, SimTensor) else HOST for tensor in lists[0]]
     if len(set(indices)) == 1:
         index = common_index(func, call)
-        result = (
-            by_rows(simulation.without_values, func, call, len(indices))
-            if simulation.dry
-            else func(*call.args, **call.kwargs)
-        )
+        result = run_lists(simulation, func, call, len(indices))
         return finish(simulation, func, call, result, index)
     results: list[Any] = [None] * len(indices)
     for index in sorted(set(indices)):
