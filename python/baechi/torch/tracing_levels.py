@@ -51,8 +51,9 @@ def trace_at(
         trace = trace_eager(model, args, kwargs, **options)
     except InputError as error:
         if captured.program is None:
+            text = str(error).partition("\nhint: ")[0]
             raise InputError(
-                f"the model could not be captured: {error}; {'; '.join(captured.reasons)}",
+                f"the model could not be captured: {text}; {'; '.join(captured.reasons)}",
                 hint=error.hint,
             ) from None
         trace = trace_call(model, captured.program, args, kwargs, **options)
