@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from baechi.errors import InputError
+from baechi.errors import BaechiError, InputError
 from baechi.torch.trees import flatten
 
 __all__ = ["LossArgument", "loss_value"]
@@ -90,14 +90,19 @@ def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
     try:
         with _WhereOutputsAre(devices):
             return loss(output)
-    except RuntimeError as error:
-        message = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        if "device" not in message or isinstance(error, torch.OutOfMemoryError):
-            raise
+    except (BaechiError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a user's function may raise
+        lines = str(error).strip().splitlines() or [""]
+        hint = "it gets the model's output alone: loss=lambda output: criterion(output, target)"
+        if "device" in lines[0] or "meta" in lines[0]:
+            hint = (
+                "outputs are on meta while planning, and on the device of the last layer later: "
+                "move what the function closes over, as in labels.to(output.device), and read no "
+                "numbers in it"
+            )
         raise InputError(
-            f"the loss function failed: {message}",
-            hint="outputs are on meta while planning, and on the device of the last layer later: "
-            "move what the function closes over, as in labels.to(output.device)",
+            f"the loss function failed: {type(error).__name__}: {lines[0]}", hint=hint
         ) from error
 
 

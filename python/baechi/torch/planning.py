@@ -19,8 +19,9 @@ from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import (
     describe,
     describe_inputs,
-    refuse_compiled,
     refuse_scripted,
+    refuse_unmade,
+    refuse_wrapped,
 )
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
@@ -177,8 +178,9 @@ def prepare(
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     costs = costs or Costs({})
-    refuse_compiled(model)
+    refuse_wrapped(model)
     refuse_scripted(model)
+    refuse_unmade(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
     reader, more = _optimizer(optimizer, model, cluster, training)
