@@ -258,3 +258,21 @@ def test_a_loss_may_read_numbers_where_the_model_does() -> None:
 def test_arguments_that_do_not_fit_are_answered_with_the_signature() -> None:
     with pytest.raises(InputError, match=r"hint: it is forward\(x: "):
         baechi.plan(TwoLayers(), (rows(), rows()), devices="2x1MiB")
+
+
+class Both(TwoLayers):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
+
+
+def test_a_loss_is_where_the_outputs_are_that_it_reads() -> None:
+    plan = baechi.plan(
+        Both(),
+        (rows(),),
+        devices="2x1MiB",
+        pin={"first": "cuda:0", "second": "cuda:1"},
+        loss=lambda outputs: squared(outputs[1]),
+        confirm=False,
+    )
+    assert plan.level == "op"
+    assert plan.copies == 0
