@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from baechi.torch.aliases import alias_groups, changed_inputs, colocated_nodes
 from baechi.torch.autocasting import make_casts_explicit
@@ -66,7 +67,6 @@ def capture(
     with torch.set_grad_enabled(training):
         flatten_regions(graph_module, grad_enabled=training, autocast=autocast)
         make_casts_explicit(graph_module)
-        graph_module.recompile()
         if training and not reasons:
             reasons = lost_functions(exported, graph_module, tensors)
     program = _program(model, exported, call, training=training, autocast=autocast)
@@ -98,7 +98,7 @@ def _program(
             value.requires_grad_()
         node.meta = {"val": value}
     return Program(
-        graph_module=graph_module,
+        graph_module=_LazyGraphModule(graph_module, graph),
         inputs=tuple(inputs.values()),
         call=call,
         out_tree=exported.seen.out_tree,

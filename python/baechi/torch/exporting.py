@@ -17,9 +17,11 @@ import torch._guards
 import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
+from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
+from baechi.torch.garbage import collected_rarely
 from baechi.torch.guards import changed_attributes, plain_attributes
 from baechi.torch.parameters import named_weights
 from baechi.torch.program import Call
@@ -215,7 +217,31 @@ def _tagging(seen: Seen) -> Iterator[None]:
 def _undisturbed() -> Iterator[None]:
     # Stack traces of every op are a third of the time, and nobody reads them.
     traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
-    with _ONE_AT_A_TIME, _quiet(), torch.random.fork_rng(devices=[]), traceless:
+    generator = torch.random.fork_rng(devices=[])
+    with _ONE_AT_A_TIME, _quiet(), generator, traceless, _code_on_demand(), collected_rarely():
+        yield
+
+
+@contextlib.contextmanager
+def _code_on_demand() -> Iterator[None]:
+    """Python code of a graph is made when the graph is called, not by every pass that changes it.
+
+    A quarter of the time of an export goes into code that nobody runs.
+    """
+    make_code, this_thread = GraphModule.recompile, threading.get_ident()
+
+    def recompile(graph_module: GraphModule) -> Any:
+        if threading.get_ident() != this_thread:
+            return make_code(graph_module)
+
+        def forward(called: GraphModule, *args: Any, **kwargs: Any) -> Any:
+            make_code(called)
+            return called.forward(*args, **kwargs)
+
+        type(graph_module).forward = forward  # each has a class of its own
+        return None
+
+    with mock.patch.object(GraphModule, "recompile", recompile):
         yield
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch._higher_order_ops.wrap import wrap_with_autocast
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter
 
 from baechi.torch.aliases import updates_statistics, written_nodes
 from baechi.torch.exporting import CannotCopyError, Exported, autograd_nodes
@@ -219,7 +219,7 @@ def lost_functions(
         else:
             given.append(exported.program.constants[spec.target])
     with exported.impostor.mode:
-        outputs = list(tensors_in(graph_module(*given)))
+        outputs = list(tensors_in(Interpreter(graph_module).run(*given)))
     of_graph = Counter(node.name() for node in autograd_nodes(outputs))
     lost = sorted((Counter(exported.seen.functions) - of_graph).elements())
     if not lost:

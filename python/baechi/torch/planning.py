@@ -23,6 +23,7 @@ from baechi.torch.fingerprints import (
     refuse_unmade,
     refuse_wrapped,
 )
+from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units, parents_of, unseen_modules, with_other_names
@@ -134,7 +135,8 @@ def study(
     **options: Any,
 ) -> Planned:
     """Plans without rehearsing and without complaining that nothing fits; options of `prepare`."""
-    return searched(prepare(model, args, kwargs, **options))
+    with old_objects_spared():
+        return searched(prepare(model, args, kwargs, **options))
 
 
 def searched(prepared: Prepared) -> Planned:

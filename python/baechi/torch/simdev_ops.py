@@ -14,8 +14,9 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from baechi.torch.meta_kernels import MetaKernels
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
-from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
+from baechi.torch.simdev_calls import Call, at_rows, common_index, is_list_op, run_lists, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.torch.simdev_values import computed, keep, value_of
@@ -48,6 +49,7 @@ class Simulation:
     dry: bool
     torch_devices: tuple[torch.device, ...]
     phases: list[Phase] = field(default_factory=lambda: ["other"])
+    without_values: MetaKernels = field(default_factory=MetaKernels)
 
     @property
     def inner_device(self) -> str:
@@ -69,6 +71,10 @@ class Simulation:
             with self.mode():
                 return LOWERINGS.get(func, func.decompose)(*args, **kwargs)
         return execute(self, func, args, kwargs)
+
+    def kernel(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Runs an op on inner tensors."""
+        return self.without_values(func, args, kwargs) if self.dry else func(*args, **kwargs)
 
     def mode(self) -> AbstractContextManager[Any]:
         """Lets factories and copies from the host reach the simulated devices."""
@@ -185,7 +191,7 @@ def execute(
             return _execute_lists(simulation, func, args, kwargs, call)
         index = common_index(func, call)
     try:
-        result = func(*call.args, **call.kwargs)
+        result = simulation.kernel(func, call.args, call.kwargs)
     except NotImplementedError as error:
         result = computed(func, args, kwargs) if simulation.dry else None
         if not simulation.dry:
@@ -210,20 +216,17 @@ def _execute_lists(
     indices = [tensor._index if isinstance(tensor, SimTensor) else HOST for tensor in lists[0]]
     if len(set(indices)) == 1:
         index = common_index(func, call)
-        return finish(simulation, func, call, func(*call.args, **call.kwargs), index)
+        result = run_lists(simulation, func, call, len(indices))
+        return finish(simulation, func, call, result, index)
     results: list[Any] = [None] * len(indices)
     for index in sorted(set(indices)):
         rows = [row for row, other in enumerate(indices) if other == index]
-
-        def pick(value: Any, rows: Sequence[int] = rows) -> Any:
-            is_list = isinstance(value, list | tuple) and len(value) == len(indices)
-            return [value[row] for row in rows] if is_list else value
-
-        part = (
-            func(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
-            if (index == HOST)
-            else execute(simulation, func, tuple(map(pick, args)), kwargs)
-        )
+        picked = tuple(at_rows(value, rows, len(indices)) for value in args)
+        if index == HOST:
+            named = {n: at_rows(value, rows, len(indices)) for n, value in kwargs.items()}
+            part = func(*picked, **named)
+        else:
+            part = execute(simulation, func, picked, kwargs)
         for row, value in zip(rows, part or [], strict=False):
             results[row] = value
     return None if results[0] is None else results
