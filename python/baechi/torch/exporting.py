@@ -38,6 +38,7 @@ _LOGGERS = (
     "torch.export",
     "torch._export",
     "torch._dynamo",
+    "torch._subclasses.fake_tensor",
 )
 _GRADIENT_HOOKS = (
     "register_hook",

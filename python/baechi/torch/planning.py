@@ -19,8 +19,9 @@ from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import (
     describe,
     describe_inputs,
-    refuse_compiled,
     refuse_scripted,
+    refuse_unmade,
+    refuse_wrapped,
 )
 from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument
@@ -185,8 +186,9 @@ def prepare(
         )
     _check_autocast(autocast)
     costs = costs or Costs({})
-    refuse_compiled(model)
+    refuse_wrapped(model)
     refuse_scripted(model)
+    refuse_unmade(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
     reader, more = _optimizer(optimizer, model, cluster, training)
