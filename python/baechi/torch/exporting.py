@@ -25,7 +25,15 @@ from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
 from baechi.torch.twins import Impostor, twin_of
 
-__all__ = ["CHECKPOINT_TAG", "Exported", "Seen", "autograd_nodes", "export_twin", "signature_of"]
+__all__ = [
+    "CHECKPOINT_TAG",
+    "Exported",
+    "Seen",
+    "autograd_nodes",
+    "export_twin",
+    "quiet",
+    "signature_of",
+]
 
 CHECKPOINT_TAG = "baechi_checkpoint"
 # torch's checkpoint functions are replaced while a model is exported.
@@ -35,6 +43,7 @@ _LOGGERS = (
     "torch.export",
     "torch._export",
     "torch._dynamo",
+    "torch._subclasses.fake_tensor",
 )
 _GRADIENT_HOOKS = (
     "register_hook",
@@ -205,12 +214,12 @@ def _tagging(seen: Seen) -> Iterator[None]:
 def _undisturbed() -> Iterator[None]:
     # Stack traces of every op are a third of the time, and nobody reads them.
     traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
-    with _ONE_AT_A_TIME, _quiet(), torch.random.fork_rng(devices=[]), traceless:
+    with _ONE_AT_A_TIME, quiet(), torch.random.fork_rng(devices=[]), traceless:
         yield
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """What torch says to people who export is not said to people who plan."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]

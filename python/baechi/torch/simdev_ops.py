@@ -14,11 +14,13 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from baechi.errors import InputError
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
 from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.torch.simdev_values import computed, keep, value_of
+from baechi.torch.transforms import is_forward_mode
 from baechi.torch.trees import tensors_in
 
 __all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
@@ -61,7 +63,19 @@ class Simulation:
         return "backward" if in_backward else self.phases[-1]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs one op that has a simulated tensor or a simulated device among its arguments."""
+        """Runs one op that has a simulated tensor or a simulated device among its arguments.
+
+        Raises:
+            InputError: forward-mode derivatives are taken, for which torch reads memory that
+                simulated tensors do not have.
+        """
+        if is_forward_mode():
+            raise InputError(
+                "simulated devices have no forward-mode derivatives (torch.func.jvp, "
+                "torch.autograd.forward_ad)",
+                hint="take them before a plan is applied, on real devices, or in reverse mode: "
+                "torch.autograd.functional.jvp",
+            )
         function, is_composite = _way_of(func)
         if function is not None:
             return function(self, func, args, kwargs)
@@ -238,7 +252,11 @@ def finish(simulation: Simulation, func: Any, call: Call, result: Any, index: in
         if writes == "first":
             written = inners[:1]
         books.compute(context, inners, [*plain, *written])
-
+    # A view of a normal tensor is a normal tensor, also in inference mode.
+    is_normal = is_view and not all(tensor.is_inference() for tensor in call.seen)
+    if is_normal and torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return _wrap(simulation, outers, result, index)
     return _wrap(simulation, outers, result, index)
 
 
