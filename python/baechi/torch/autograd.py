@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from baechi.errors import InputError
 from baechi.torch.recorder import Owner, Recorder
 from baechi.torch.trace import Edge, Function, Incoming, Saved, Step
 
@@ -78,7 +79,7 @@ def run_backward(
     Returns:
         The functions, the one of the loss first. What they save is added to their steps.
     """
-    nodes = _nodes(loss.grad_fn)
+    nodes = [node for node in _nodes(loss.grad_fn) if not _is_other_leaf(node, recorder)]
     numbers = {node: at for at, node in enumerate(nodes)}
     functions: list[Function] = []
     for node in nodes:
@@ -89,6 +90,7 @@ def run_backward(
         else:
             step = step_of(sequence)
         functions.append(Function(node.name(), step, parameter, sequence, [], [], 0, []))
+    _refuse_sparse(nodes, functions, steps)
     handles = [
         handle
         for node, at in numbers.items()
@@ -111,11 +113,35 @@ def run_backward(
     return functions
 
 
+def _is_other_leaf(node: Any, recorder: Recorder) -> bool:
+    """Whether a gradient ends in a tensor that is no parameter: such as an input, on the host."""
+    leaf = getattr(node, "variable", None)
+    return leaf is not None and recorder.storages[recorder.storage_of(leaf)].kind != "parameter"
+
+
+def _refuse_sparse(
+    nodes: Sequence[Any], functions: Sequence[Function], steps: Sequence[Step]
+) -> None:
+    """Raises where a gradient would have as many values as its input has different indices."""
+    paths = dict.fromkeys(
+        steps[function.step].path
+        for node, function in zip(nodes, functions, strict=True)
+        if getattr(node, "_saved_sparse", False)
+    )
+    if paths:
+        listed = ", ".join(f'"{path}"' for path in paths)
+        raise InputError(
+            f"gradients of {listed} are sparse (sparse=True): how many bytes they take depends "
+            "on the values of the indices, so it cannot be planned",
+            hint="make the embedding with sparse=False, or freeze it",
+        )
+
+
 def _watch(
     node: Any, at: int, numbers: dict[Any, int], functions: list[Function], recorder: Recorder
 ) -> list[Any]:
     """Hooks that tell the recorder whose turn it is and note where gradients come from."""
-    after = [None if n is None else (numbers[n], k) for n, k in node.next_functions]
+    after = [(numbers[n], k) if n in numbers else None for n, k in node.next_functions]
 
     def before(_taken: Any) -> None:
         recorder.enters(at)

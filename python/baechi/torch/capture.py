@@ -11,16 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from baechi.torch.aliases import alias_groups, changed_inputs, colocated_nodes
 from baechi.torch.autocasting import make_casts_explicit
 from baechi.torch.exporting import CHECKPOINT_TAG, Exported, Seen, export_twin, quiet, signature_of
 from baechi.torch.fidelity import casts_lost, lost_functions, reasons_against, why_no_program
+from baechi.torch.fingerprints import refuse_layouts
 from baechi.torch.flattening import flatten_regions
 from baechi.torch.lowering import lower, needs_gradient
 from baechi.torch.program import Call, Capture, CheckpointRegion, Program, ProgramInput
 from baechi.torch.trees import flatten
-from baechi.torch.twins import plain_tensors
+from baechi.torch.twins import plain_tensors, tensors_of
 
 __all__ = ["capture"]
 
@@ -50,7 +52,9 @@ def capture(
         InputError: forward cannot be called with these arguments.
     """
     call = Call.of(signature_of(model), args, kwargs or {})
-    tensors, _ = flatten(dict(call.signature.bind(*args, **(kwargs or {})).arguments))
+    tensors, tree = flatten(dict(call.signature.bind(*args, **(kwargs or {})).arguments))
+    inputs = {f'input "{path}"': t for path, t in zip(tree.paths, tensors, strict=True)}
+    refuse_layouts(inputs | {f'"{name}"': t for name, t in tensors_of(model)})
     blocked = why_no_program(model, call)
     if blocked:
         return Capture(None, "module", blocked)
@@ -66,7 +70,6 @@ def capture(
             inside = make_casts_explicit(graph_module)
         if inside:
             reasons = (*reasons, casts_lost(inside))
-        graph_module.recompile()
         if training and not reasons:
             reasons = lost_functions(exported, graph_module, tensors)
     program = _program(model, exported, call, training=training, autocast=autocast)
@@ -98,7 +101,7 @@ def _program(
             value.requires_grad_()
         node.meta = {"val": value}
     return Program(
-        graph_module=graph_module,
+        graph_module=_LazyGraphModule(graph_module, graph),
         inputs=tuple(inputs.values()),
         call=call,
         out_tree=exported.seen.out_tree,

@@ -100,9 +100,15 @@ def draft(
 
 
 def _beside(task: Task, found: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """One device (the best), an even split and a split by weights alone."""
-    singles = [outcome for name, outcome in found.items() if name.startswith("only ")]
-    rows = {"one device": min(singles, key=lambda outcome: outcome.rank(task))}
+    """One device (the best), unless pins need several, an even split and one by weights alone."""
+    singles = [
+        outcome
+        for name, outcome in found.items()
+        if name.startswith("only ") and len(set(outcome.device_of_unit)) <= 1
+    ]
+    rows = {}
+    if singles:
+        rows["one device"] = min(singles, key=lambda outcome: outcome.rank(task))
     rows |= {n: found[n] for n in ("even split", "weights-only split") if n in found}
     return {name: outcome for name, outcome in rows.items() if outcome.step_ns < NEVER_NS}
 

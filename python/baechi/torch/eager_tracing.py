@@ -11,28 +11,24 @@ import bisect
 import contextlib
 import copy
 import functools
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from baechi.errors import InputError
 from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
+from baechi.torch.eager_recorder import EagerRecorder
 from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
-from baechi.torch.recorder import Recorder
 from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
-from baechi.torch.trace import Step, Trace, Value
-from baechi.torch.trees import flatten, tensors_in
-from baechi.torch.twins import twin_of
+from baechi.torch.trace import Trace
+from baechi.torch.trees import flatten
+from baechi.torch.twins import twin_of, twin_of_call
 from baechi.torch.work import MathModes
 
 __all__ = ["trace_eager"]
-
-_NOT_OPS = ("aten.detach.default", "prim.device.default")
 
 
 def trace_eager(
@@ -60,117 +56,60 @@ def trace_eager(
         InputError: the code reads numbers and the weights are on meta; it fails; or there is no
             loss with a gradient.
     """
-    modes = MathModes.of_this_process(autocast)
+    with torch.random.fork_rng(devices=[]):
+        return _traced(model, args, kwargs, training, loss, autocast, kernels)
+
+
+def _traced(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    loss: LossArgument,
+    autocast: torch.dtype | None,
+    kernels: Kernels,
+) -> Trace:
+    """Traces on meta or, where that fails and there are numbers, in one real step."""
+    modes, ties = MathModes.of_this_process(autocast), ties_of(model)
     stand_ins = StandIns(kernels)
-    twin = twin_of(model, stand_ins)
     try:
-        tensors, rest = flatten((tuple(args), dict(kwargs)))
-        call = rest.rebuild([stand_ins(tensor) for tensor in tensors])
-        run = _Run(twin, modes, training, stand_ins)
-        return run.trace(call, loss, autocast, ties_of(model))
+        run = _Run(twin_of(model, stand_ins), modes, training, stand_ins)
+        return run.trace(args, kwargs, stand_ins, loss, autocast, ties)
     except InputError:
         raise
-    except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError) as error:
+    except Exception as error:  # whatever forward may raise without numbers
         weights = (*model.parameters(), *model.buffers())
         if any(weight.is_meta for weight in weights):
             raise InputError(
-                f"forward cannot run without numbers: {_first_line(error)}",
+                f"forward cannot run without numbers: {_text(error)}",
                 hint="plan it with real weights and inputs, on any device",
             ) from error
-    with torch.random.fork_rng(devices=[]):
+    try:
         stand_in = copy.deepcopy(model).cpu()
-        inputs = _tree_on_cpu((tuple(args), dict(kwargs)))
+    except Exception as error:  # whatever an attribute's __deepcopy__ may raise
+        raise InputError(
+            f"the model cannot be copied: {_text(error)}",
+            hint="give what cannot be copied a __deepcopy__",
+        ) from error
+    try:
         run = _Run(stand_in, modes, training, None)
-        return run.trace(inputs, loss, autocast, ties_of(model))
+        return run.trace(args, kwargs, _on_cpu, loss, autocast, ties)
+    except InputError:
+        raise
+    except Exception as error:  # whatever forward may raise
+        raise InputError(
+            f"the model fails in a step on the CPU: {_text(error)}",
+            hint="call the model with these inputs on the CPU, outside of baechi, to see where",
+        ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _text(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _tree_on_cpu(tree: Any) -> Any:
-    tensors, rest = flatten(tree)
-    return rest.rebuild([tensor.detach().cpu().clone() for tensor in tensors])
-
-
-class _EagerRecorder(Recorder):
-    """Makes a step of every op that forward dispatches."""
-
-    def __init__(self, modes: MathModes, kernels: Kernels) -> None:
-        super().__init__(modes, kernels.scratch_bytes)
-        self.steps: list[Step] = []
-        self.ends: list[int] = []  # autograd's next number when a step is dispatched
-        self.values: list[Value] = []
-        self.sources: list[tuple[int, int] | int | None] = []
-        self.known: WeakIdKeyDictionary = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
-        self.path: list[str] = [""]
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.is_forward = False
-        self.made_on: dict[int, list[int]] = defaultdict(list)  # storage -> steps
-        self.written: set[int] = set()
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Runs an op as a step of its own."""
-        kwargs = kwargs or {}
-        if self.silent or not self.is_forward or str(func) in _NOT_OPS:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        at = len(self.steps)
-        reads = dict.fromkeys(self.value_of(t) for t in tensors_in((args, list(kwargs.values()))))
-        self.ends.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
-        owner = self.begins(at)
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        self.owner = None
-        name = func._schema.name.rpartition("::")[2]
-        path = self.path[-1]
-        key, kind = f"{path}:{name}:{self.counts[path, name]}", str(func).removesuffix(".default")
-        self.counts[path, name] += 1
-        step = Step(key, path, kind, tuple(reads), [], owner.born, owner.peak, owner.works, [])
-        step.sequence, step.random = self.ends[-1], self.random
-        self.steps.append(step)
-        written = [
-            a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
-        ]
-        for argument, is_written in zip(args, written, strict=False):
-            if is_written:
-                self.written.update(self.storage_of(t) for t in tensors_in(argument))
-        for number, tensor in enumerate(tensors_in(out)):
-            source = (self.ends[-1] - 1, number) if torch.is_grad_enabled() else None
-            step.makes.append(self.add_value(tensor, at, source))
-            self.made_on[self.values[step.makes[-1]].storage].append(at)
-        return out
-
-    def value_of(self, tensor: torch.Tensor) -> int:
-        """The value of a tensor; one that was never seen comes from outside."""
-        found = self.known.get(tensor)  # type: ignore[no-untyped-call]
-        if found is None:
-            return self.add_value(tensor, -1, None, kind="constant", name="")
-        value: int = found
-        if tensor.grad_fn is not None:
-            self.sources[value] = (tensor.grad_fn._sequence_nr(), tensor.output_nr)
-        return value
-
-    def add_value(
-        self,
-        tensor: torch.Tensor,
-        step: int,
-        source: tuple[int, int] | int | None,
-        kind: str = "made",
-        name: str = "",
-    ) -> int:
-        """A new value; `source` is where its gradient goes."""
-        storage = self.storage_of(tensor, kind, name)
-        self.values.append(Value(storage, tensor.numel() * tensor.element_size(), step))
-        if step < 0:
-            source = storage if tensor.requires_grad and tensor.is_leaf else None
-        self.sources.append(source)
-        self.known[tensor] = len(self.values) - 1
-        return len(self.values) - 1
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().clone()
 
 
 class _Run:
@@ -182,21 +121,28 @@ class _Run:
         self.model, self.training, self.stand_ins = model, training, stand_ins
         self.kernels = CPU_KERNELS if stand_ins is None else stand_ins.kernels
         self.casts = False
-        self.recorder = _EagerRecorder(modes, self.kernels)
+        self.recorder = EagerRecorder(modes, self.kernels)
         self.keeper = Keeper(self.recorder)
 
     def trace(
         self,
-        call: tuple[tuple[Any, ...], dict[str, Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        convert: Callable[[torch.Tensor], torch.Tensor],
         loss: LossArgument,
         autocast: torch.dtype | None,
         ties: Mapping[str, tuple[str, ...]],
     ) -> Trace:
-        """Runs forward and backward."""
-        args, kwargs = call
+        """Runs forward and backward on what `convert` makes of the inputs."""
         recorder, keeper = self.recorder, self.keeper
         held = self._weights()
-        roots, _ = flatten((tuple(args), dict(kwargs)))
+        roots: list[torch.Tensor] = []
+
+        def taken(tensor: torch.Tensor) -> torch.Tensor:
+            roots.append(convert(tensor))
+            return roots[-1]
+
+        args, kwargs = twin_of_call(args, kwargs, taken)
         held += [recorder.add_value(t, -1, None, "input", "") for t in roots]
         hooks = [hook for pair in self.model.named_modules() for hook in self._watch(*pair)]
         grad = torch.enable_grad() if self.training else torch.no_grad()
@@ -244,7 +190,8 @@ class _Run:
         _link(recorder, trace)
         recorder.position = ("step end", 0)
         hold(trace, recorder.deaths)
-        del output, roots
+        roots.clear()
+        del output
         return trace
 
     def _running(self) -> contextlib.AbstractContextManager[None]:
@@ -288,7 +235,7 @@ class _Run:
         return [group for group in groups if len(group) > 1]
 
 
-def _link(recorder: _EagerRecorder, trace: Trace) -> None:
+def _link(recorder: EagerRecorder, trace: Trace) -> None:
     by_sequence = {
         f.sequence: at for at, f in enumerate(trace.functions) if f.sequence != ACCUMULATION
     }

@@ -17,10 +17,13 @@ import torch._guards
 import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
+from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
+from baechi.torch.garbage import collected_rarely
 from baechi.torch.guards import changed_attributes, plain_attributes
+from baechi.torch.parameters import named_weights
 from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
 from baechi.torch.twins import Impostor, twin_of
@@ -68,6 +71,8 @@ class Seen:
     tensor_hooks: list[str] = dataclasses.field(default_factory=list)
     changed_arguments: bool = False
     changed_attributes: list[str] = dataclasses.field(default_factory=list)
+    reshaped: list[str] = dataclasses.field(default_factory=list)
+    """Names of parameters and buffers of another shape or type afterwards."""
     checkpoints: list[bool] = dataclasses.field(default_factory=list)
     """For each checkpointed region whether it preserves the random state."""
     reentrant: bool = False
@@ -114,10 +119,12 @@ def export_twin(
     try:
         with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
             with impostor.mode, _tagging(Seen()):
-                attributes = plain_attributes(twin)
+                attributes, shapes = plain_attributes(twin), _shapes(twin)
                 with impostor.shapes.ignore_fresh_unbacked_symbols():
                     _watch(forward, call, fakes, seen)
                 seen.changed_attributes = changed_attributes(attributes, twin)
+                after = _shapes(twin)
+                seen.reshaped = [name for name in shapes if shapes[name] != after.get(name)]
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
             with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):
@@ -127,6 +134,10 @@ def export_twin(
     finally:
         del twin.forward
     return Exported(exported, twin, impostor, seen)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (weight.shape, weight.dtype) for name, weight in named_weights(model)}
 
 
 def _watch(forward: Any, call: Call, fakes: tuple[torch.Tensor, ...], seen: Seen) -> None:
@@ -214,7 +225,31 @@ def _tagging(seen: Seen) -> Iterator[None]:
 def _undisturbed() -> Iterator[None]:
     # Stack traces of every op are a third of the time, and nobody reads them.
     traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
-    with _ONE_AT_A_TIME, quiet(), torch.random.fork_rng(devices=[]), traceless:
+    generator = torch.random.fork_rng(devices=[])
+    with _ONE_AT_A_TIME, quiet(), generator, traceless, _code_on_demand(), collected_rarely():
+        yield
+
+
+@contextlib.contextmanager
+def _code_on_demand() -> Iterator[None]:
+    """Python code of a graph is made when the graph is called, not by every pass that changes it.
+
+    A quarter of the time of an export goes into code that nobody runs.
+    """
+    make_code, this_thread = GraphModule.recompile, threading.get_ident()
+
+    def recompile(graph_module: GraphModule) -> Any:
+        if threading.get_ident() != this_thread:
+            return make_code(graph_module)
+
+        def forward(called: GraphModule, *args: Any, **kwargs: Any) -> Any:
+            make_code(called)
+            return called.forward(*args, **kwargs)
+
+        type(graph_module).forward = forward  # each has a class of its own
+        return None
+
+    with mock.patch.object(GraphModule, "recompile", recompile):
         yield
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch._higher_order_ops.wrap import wrap_with_autocast
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter
 
 from baechi.torch.aliases import updates_statistics, written_nodes
 from baechi.torch.exporting import CannotCopyError, Exported, autograd_nodes
@@ -75,6 +75,12 @@ def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
             "planned by modules; register it as a buffer or a parameter for a graph"
         )
     for node in exported.program.graph.nodes:
+        if any(map(_is_wrapped, tensors_in(node.meta.get("val")))):
+            yield (
+                "forward calls torch.vmap or torch.func, whose tensors a graph cannot hold: "
+                "planned by modules"
+            )
+            return
         if any(not isinstance(n, int) for t in tensors_in(node.meta.get("val")) for n in t.shape):
             path = next(reversed(node.meta.get("nn_module_stack", {"": ("", "")}).values()))[0]
             yield (
@@ -82,6 +88,10 @@ def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
                 "planned by modules from one real step"
             )
             return
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _explain(error: Exception) -> str:
@@ -145,6 +155,11 @@ def _against(model: nn.Module, exported: Exported) -> Iterator[str]:
         yield (
             f'forward changes the attribute "{changed[0]}"{_more(changed)}, which a graph would '
             "not do: keep counters in a buffer for a graph"
+        )
+    if seen.reshaped:
+        yield (
+            f'forward gives "{seen.reshaped[0]}"{_more(seen.reshaped)} another shape or type, '
+            "which a graph would not do: make it in full before, for a graph"
         )
     yield from _changed_values(exported.program)
     for inner in exported.program.graph_module.modules():
@@ -212,7 +227,7 @@ def lost_functions(
         else:
             given.append(exported.program.constants[spec.target])
     with exported.impostor.mode:
-        outputs = list(tensors_in(graph_module(*given)))
+        outputs = list(tensors_in(Interpreter(graph_module).run(*given)))
     of_graph = Counter(node.name() for node in autograd_nodes(outputs))
     lost = sorted((Counter(exported.seen.functions) - of_graph).elements())
     if not lost:

@@ -11,7 +11,16 @@ from baechi.errors import InputError
 from baechi.torch.exporting import signature_of
 from baechi.torch.trees import flatten
 
-__all__ = ["Described", "changes", "describe", "describe_inputs", "refuse_compiled", "ties_of"]
+__all__ = [
+    "Described",
+    "changes",
+    "describe",
+    "describe_inputs",
+    "refuse_compiled",
+    "refuse_layouts",
+    "refuse_scripted",
+    "ties_of",
+]
 
 Described = Mapping[str, str]
 """Qualified name to what is there, such as "parameter float32[4,3]" or "same as wte.weight"."""
@@ -24,6 +33,37 @@ def refuse_compiled(model: torch.nn.Module) -> None:
             "the model was wrapped by torch.compile",
             hint="pass the model that was compiled, and compile its parts: plan.apply(model, "
             "compile=True)",
+        )
+
+
+def refuse_scripted(model: torch.nn.Module) -> None:
+    """Raises InputError for what ``torch.jit`` made: it takes no hooks, and nobody sees inside."""
+    paths = [
+        path for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
+    ]
+    if paths:
+        raise InputError(
+            f'module "{paths[0]}" is a {type(model.get_submodule(paths[0])).__name__}, which can '
+            "be neither looked into nor placed",
+            hint="pass the module as it was before torch.jit.script or torch.jit.trace",
+        )
+
+
+def refuse_layouts(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises InputError for tensors that are not dense: their bytes depend on their values.
+
+    Args:
+        tensors: inputs and weights by what to call them.
+    """
+    others = [
+        f"{name} is {str(tensor.layout).removeprefix('torch.')}"
+        for name, tensor in tensors.items()
+        if tensor.layout != torch.strided or tensor.is_nested
+    ]
+    if others:
+        raise InputError(
+            f"only dense tensors can be planned, but {'; '.join(others)}",
+            hint="pass tensor.to_dense(), or its indices and values for index_add or scatter",
         )
 
 

@@ -2,7 +2,7 @@
 
 Every neighbor is judged by the core, a few at a time; the best of those is taken if it is better.
 Where no neighbor is better, the best placement is shaken by random moves and improved again, until
-the number of judged candidates reaches its bound.
+the number of judged candidates reaches its bound. Where there are few placements, all are judged.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ _MOST_MOVES = 400  # of single units, from one placement
 def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
     """The best placement that the local search finds."""
     starts = trials.best(_NUM_STARTS)
-    if task.num_devices == 1 or not task.units.names:
+    if task.num_devices == 1 or not costs.free:
         return starts[0]
     budget = budget_of(task)
+    if task.num_devices ** len(costs.free) * len(starts) <= budget:
+        _judge_all(task, costs, trials, starts)
+        return trials.best(1)[0]
     left = _Left(budget)
     found = []
     for start in starts:
@@ -55,6 +58,17 @@ def budget_of(task: Task) -> int:
     size = len(task.trace.steps) + len(task.trace.functions)
     most = min(_MOST, _FEWEST + _FOR_EACH_UNIT * len(task.units.names))
     return min(most, max(_FEWEST, _WORK // max(1, size)))
+
+
+def _judge_all(task: Task, costs: UnitCosts, trials: Trials, starts: Sequence[Candidate]) -> None:
+    """Judges all placements of what no pin holds, with the exceptions of each start."""
+    for start in starts:
+        placements = []
+        for devices in itertools.product(range(task.num_devices), repeat=len(costs.free)):
+            placements.append(list(start.device_of_unit))
+            for unit, device in zip(costs.free, devices, strict=True):
+                placements[-1][unit] = device
+        trials.judge_all(start.origin, placements, start.exceptions)
 
 
 class _Left:
@@ -102,7 +116,7 @@ def _better(
 def _neighbors(task: Task, costs: UnitCosts, best: Candidate) -> Iterator[list[int]]:
     """Cuts shifted, devices exchanged, then single units moved."""
     devices = best.device_of_unit
-    yield from _shifts(costs.order, devices)
+    yield from _shifts(costs.free, devices)
     for a, b in itertools.combinations(range(task.num_devices), 2):
         swap = {a: b, b: a}
         yield [swap.get(device, device) for device in devices]
@@ -168,8 +182,8 @@ def _moved(devices: Sequence[int], unit: int, num_devices: int) -> Iterator[list
 
 
 def _shaken(rng: random.Random, costs: UnitCosts, best: Candidate, num_devices: int) -> list[int]:
-    """A few runs of units moved to the device before or after them in the model, or anywhere."""
-    order, devices = costs.order, list(best.device_of_unit)
+    """A few runs of units moved to other devices."""
+    order, devices = costs.free, list(best.device_of_unit)
     for _ in range(rng.randint(1, 3)):
         first = rng.randrange(len(order))
         last = min(len(order), first + rng.choice((1, 1, 2, 4, 8, 16)))

@@ -91,7 +91,6 @@ def lower(graph_module: GraphModule) -> None:
             rewrite(graph, node)
     graph.eliminate_dead_code()
     graph.lint()
-    graph_module.recompile()
 
 
 def _rewrite_of(node: Node) -> Callable[[Graph, Node], None] | None:

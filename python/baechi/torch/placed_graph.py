@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from baechi.torch.aliases import written_nodes
 from baechi.torch.fetching import AttributesOnDevices, compile_fetch
@@ -106,7 +107,7 @@ def place_program(
     users = [node for node, one in given.items() if node.users and one.kind == "user"]
     weights = [placing.placeholder(node) for node in (*owned, *attributes, *literals)]
     _order_placeholders(graph, [*weights, *map(placing.placeholder, users)])
-    graph_module = GraphModule(program.graph_module, graph)
+    graph_module = _LazyGraphModule(program.graph_module, graph)
     copies = placing.copies()
     recompute_regions(graph_module, placing.regions, program.checkpointed, weights)
     graph_module.graph.lint()

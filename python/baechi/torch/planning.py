@@ -16,7 +16,13 @@ from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
-from baechi.torch.fingerprints import describe, describe_inputs, refuse_compiled
+from baechi.torch.fingerprints import (
+    describe,
+    describe_inputs,
+    refuse_compiled,
+    refuse_scripted,
+)
+from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.modules import find_units, parents_of, unseen_modules, with_other_names
@@ -128,7 +134,8 @@ def study(
     **options: Any,
 ) -> Planned:
     """Plans without rehearsing and without complaining that nothing fits; options of `prepare`."""
-    return searched(prepare(model, args, kwargs, **options))
+    with old_objects_spared():
+        return searched(prepare(model, args, kwargs, **options))
 
 
 def searched(prepared: Prepared) -> Planned:
@@ -173,6 +180,7 @@ def prepare(
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     costs = costs or Costs({})
     refuse_compiled(model)
+    refuse_scripted(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
     reader, more = _optimizer(optimizer, model, cluster, training)

@@ -10,9 +10,10 @@ import torch
 from baechi.torch.machine import available_bytes
 from baechi.torch.parameters import named_weights
 from baechi.torch.trees import flatten
+from baechi.torch.twins import twin_of_call
 from baechi.units import format_bytes
 
-__all__ = ["copied_call", "stand_still", "why_without_numbers"]
+__all__ = ["own_call", "stand_still", "why_without_numbers"]
 
 
 def why_without_numbers(
@@ -43,15 +44,19 @@ def why_without_numbers(
     return ""
 
 
-def copied_call(
-    args: Sequence[Any], kwargs: Mapping[str, Any]
+def own_call(
+    args: Sequence[Any], kwargs: Mapping[str, Any], *, dry: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with copies of its tensors, which the model may change."""
-    tensors, tree = flatten((tuple(args), dict(kwargs)))
-    copied: tuple[tuple[Any, ...], dict[str, Any]] = tree.rebuild(
-        [t.detach().clone() for t in tensors]
-    )
-    return copied
+    """A copy of a call, whose tensors, containers and objects the model may change.
+
+    Without numbers, inputs that take gradients are on meta, where their gradients are.
+    """
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor.detach().clone()
+        return (made.to("meta") if dry else made).requires_grad_() if tensor.requires_grad else made
+
+    return twin_of_call(args, kwargs, copied)
 
 
 def stand_still(optimizer: torch.optim.Optimizer) -> None:

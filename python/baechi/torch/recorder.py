@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from baechi.torch.meta_kernels import MetaKernels
 from baechi.torch.signatures import signature_of
 from baechi.torch.trace import Storage
 from baechi.torch.trees import tensors_in
@@ -44,6 +45,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Starts with no storage known; kernels hold `scratch_bytes`, by signature, beside them."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.modes, self.scratch_bytes = modes, scratch_bytes
+        self.kernels = MetaKernels()
         self.works: dict[str, Work] = {}
         self.storages: list[Storage] = []
         self.ids: dict[int, int] = {}
@@ -93,7 +95,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.silent or func in _IGNORED:
             return func(*args, **kwargs)
-        out = func(*args, **kwargs)
+        out = self.kernels(func, args, kwargs)
         for tensor in tensors_in(out):
             self.storage_of(tensor)
         if torch.Tag.nondeterministic_seeded in func.tags:

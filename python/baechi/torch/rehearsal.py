@@ -13,7 +13,7 @@ from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.parameters import named_weights
 from baechi.torch.program import Program
-from baechi.torch.real_rehearsal import copied_call, why_without_numbers
+from baechi.torch.real_rehearsal import why_without_numbers
 from baechi.torch.remaking import OptimizerArgument
 from baechi.torch.simdev import NoValuesError
 from baechi.torch.stages import How, Stage, StepRun
@@ -118,14 +118,13 @@ def rehearse(
     )
     if not dry:
         return _rehearsed(stage, steps, "real")
-    try:
-        return _rehearsed(stage, steps, "dry")
-    except NoValuesError as error:
-        needed_bytes = sum(device.peak_bytes for device in plan.devices)
-        if why := why_without_numbers(model, args, kwargs, needed_bytes):
-            raise NoValuesError(error.what, why) from error
-    stage.args, stage.kwargs = copied_call(args, kwargs)
     with torch.random.fork_rng(devices=[]):
+        try:
+            return _rehearsed(stage, steps, "dry")
+        except NoValuesError as error:
+            needed_bytes = sum(device.peak_bytes for device in plan.devices)
+            if why := why_without_numbers(model, args, kwargs, needed_bytes):
+                raise NoValuesError(error.what, why) from error
         return _rehearsed(stage, steps, "still")
 
 

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["AUTOCAST_MARK", "autocasting", "autocasting_all"]
+__all__ = ["AUTOCAST_MARK", "autocast_of_meta", "autocasting", "autocasting_all"]
 
 _KIND, _KEY = "ipu", DispatchKey.AutocastIPU  # type: ignore[attr-defined]
 AUTOCAST_MARK = DispatchKeySet(_KEY)
@@ -46,11 +47,34 @@ def autocasting() -> Iterator[None]:
     torch.set_autocast_enabled(_KIND, True)
     torch.clear_autocast_cache = clear_both  # which the end of a block of autocast calls
     try:
-        yield
+        with autocast_of_meta():
+            yield
     finally:
         torch.clear_autocast_cache = clear_cache
         torch.set_autocast_enabled(_KIND, was)
         _CASTS.clear()
+
+
+@contextmanager
+def autocast_of_meta() -> Iterator[None]:
+    """Lets code name the kind of its tensors' device, "meta", for autocast: it means the CPU's."""
+
+    def of_cpu(function: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("device_type") == "meta":
+                kwargs["device_type"] = "cpu"
+            given = ["cpu" if at == place and x == "meta" else x for at, x in enumerate(args)]
+            return function(*given, **kwargs)
+
+        return called
+
+    with contextlib.ExitStack() as stack:
+        for name in ("is_autocast_enabled", "get_autocast_dtype"):
+            stack.enter_context(mock.patch.object(torch, name, of_cpu(getattr(torch, name))))
+        made = of_cpu(torch.autocast.__init__, place=1)
+        stack.enter_context(mock.patch.object(torch.autocast, "__init__", made))
+        yield
 
 
 @contextmanager

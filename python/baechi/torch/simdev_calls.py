@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from baechi.torch.simdev_tensor import SimTensor
 if TYPE_CHECKING:
     from baechi.torch.simdev_ops import Simulation
 
-__all__ = ["Call", "common_index", "is_list_op", "traits_of"]
+__all__ = ["Call", "at_rows", "common_index", "is_list_op", "run_lists", "traits_of"]
 
 
 class Call:
@@ -68,6 +69,27 @@ def _mismatch(func: Any, first: int, second: int) -> RuntimeError:
 def is_list_op(func: Any) -> bool:
     """Whether an op does the same for every position of its lists, as foreach optimizers do."""
     return any(name in func._schema.name for name in ("_foreach_", "_fused_", "_amp_foreach_"))
+
+
+def at_rows(value: Any, rows: Sequence[int], num_rows: int) -> Any:
+    """The part of an argument that has a value for each position; others as they are."""
+    is_list = isinstance(value, list | tuple) and len(value) == num_rows
+    return [value[row] for row in rows] if is_list else value
+
+
+def run_lists(simulation: Simulation, func: Any, call: Call, num_rows: int) -> Any:
+    """Runs a list op; without values one by one, as lists have more forms than tensors."""
+    if not simulation.dry or len(func._schema.returns) > 1:
+        return simulation.kernel(func, call.args, call.kwargs)
+    parts = [
+        simulation.kernel(
+            func,
+            [at_rows(value, [row], num_rows) for value in call.args],
+            {name: at_rows(value, [row], num_rows) for name, value in call.kwargs.items()},
+        )
+        for row in range(num_rows)
+    ]
+    return None if parts[0] is None else [part[0] for part in parts]
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from baechi.torch.simdev_rnn import RECURRENT
+from baechi.torch.simdev_rnn import ON_META, RECURRENT
 from baechi.torch.simdev_tensor import SimTensor
 
 __all__ = ["LOWERINGS", "lowered"]
@@ -96,6 +96,7 @@ _OF_PLAIN = (
     aten.dropout.default,
     aten._weight_norm.default,
     aten.scaled_dot_product_attention.default,
+    *RECURRENT,
 )
 
 
@@ -111,6 +112,8 @@ def lowered(*, plain: bool = False) -> Iterator[None]:
         for op, function in LOWERINGS.items():
             kernel = _for_simulated(op, function, plain=plain and op in _OF_PLAIN)
             library.impl(op, kernel, "AutogradMeta")  # type: ignore[no-untyped-call]
+        for op, function in ON_META.items():
+            library.impl(op, function, "Meta")  # type: ignore[no-untyped-call]
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]

@@ -14,13 +14,13 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from baechi.errors import InputError
+from baechi.torch.meta_kernels import MetaKernels
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
-from baechi.torch.simdev_calls import Call, common_index, is_list_op, traits_of
+from baechi.torch.simdev_calls import Call, at_rows, common_index, is_list_op, run_lists, traits_of
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.torch.simdev_values import computed, keep, value_of
-from baechi.torch.transforms import is_forward_mode
+from baechi.torch.transforms import refuse_forward_mode
 from baechi.torch.trees import tensors_in
 
 __all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
@@ -50,6 +50,7 @@ class Simulation:
     dry: bool
     torch_devices: tuple[torch.device, ...]
     phases: list[Phase] = field(default_factory=lambda: ["other"])
+    without_values: MetaKernels = field(default_factory=MetaKernels)
 
     @property
     def inner_device(self) -> str:
@@ -63,19 +64,8 @@ class Simulation:
         return "backward" if in_backward else self.phases[-1]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs one op that has a simulated tensor or a simulated device among its arguments.
-
-        Raises:
-            InputError: forward-mode derivatives are taken, for which torch reads memory that
-                simulated tensors do not have.
-        """
-        if is_forward_mode():
-            raise InputError(
-                "simulated devices have no forward-mode derivatives (torch.func.jvp, "
-                "torch.autograd.forward_ad)",
-                hint="take them before a plan is applied, on real devices, or in reverse mode: "
-                "torch.autograd.functional.jvp",
-            )
+        """Runs one op that has a simulated tensor or a simulated device among its arguments."""
+        refuse_forward_mode()
         function, is_composite = _way_of(func)
         if function is not None:
             return function(self, func, args, kwargs)
@@ -83,6 +73,10 @@ class Simulation:
             with self.mode():
                 return LOWERINGS.get(func, func.decompose)(*args, **kwargs)
         return execute(self, func, args, kwargs)
+
+    def kernel(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Runs an op on inner tensors."""
+        return self.without_values(func, args, kwargs) if self.dry else func(*args, **kwargs)
 
     def mode(self) -> AbstractContextManager[Any]:
         """Lets factories and copies from the host reach the simulated devices."""
@@ -143,7 +137,13 @@ class SimulationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if SimTensor in types or self.simulation.index_of(kwargs.get("device")) is not None:
             return self.simulation.run(func, args, kwargs)
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            # In a dry rehearsal the host's copy of a simulated tensor has no values either.
+            if self.simulation.dry and any(t.is_meta for t in tensors_in([args, kwargs])):
+                raise NoValuesError(str(func)) from error
+            raise
 
 
 class FromValues(TorchFunctionMode):
@@ -155,9 +155,11 @@ class FromValues(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Steps in for the three functions that take values."""
+        """Steps in for the functions that take values, or give those of the host's copies."""
         kwargs = kwargs or {}
         device = kwargs.get("device")
+        if func in _TO_NUMPY and args[0].is_meta and not isinstance(args[0], SimTensor):
+            raise NoValuesError(func.__name__)  # the host's copy, in a dry rehearsal
         if func not in _FROM_VALUES or sim_index(device) is None:
             return func(*args, **kwargs)
         if args and isinstance(args[0], torch.Tensor):
@@ -168,6 +170,7 @@ class FromValues(TorchFunctionMode):
 
 
 _FROM_VALUES = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+_TO_NUMPY: set[Any] = {torch.Tensor.numpy, torch.Tensor.__array__}
 
 
 def execute(
@@ -190,7 +193,7 @@ def execute(
             return _execute_lists(simulation, func, args, kwargs, call)
         index = common_index(func, call)
     try:
-        result = func(*call.args, **call.kwargs)
+        result = simulation.kernel(func, call.args, call.kwargs)
     except NotImplementedError as error:
         result = computed(func, args, kwargs) if simulation.dry else None
         if not simulation.dry:
@@ -215,20 +218,17 @@ def _execute_lists(
     indices = [tensor._index if isinstance(tensor, SimTensor) else HOST for tensor in lists[0]]
     if len(set(indices)) == 1:
         index = common_index(func, call)
-        return finish(simulation, func, call, func(*call.args, **call.kwargs), index)
+        result = run_lists(simulation, func, call, len(indices))
+        return finish(simulation, func, call, result, index)
     results: list[Any] = [None] * len(indices)
     for index in sorted(set(indices)):
         rows = [row for row, other in enumerate(indices) if other == index]
-
-        def pick(value: Any, rows: Sequence[int] = rows) -> Any:
-            is_list = isinstance(value, list | tuple) and len(value) == len(indices)
-            return [value[row] for row in rows] if is_list else value
-
-        part = (
-            func(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
-            if (index == HOST)
-            else execute(simulation, func, tuple(map(pick, args)), kwargs)
-        )
+        picked = tuple(at_rows(value, rows, len(indices)) for value in args)
+        if index == HOST:
+            named = {n: at_rows(value, rows, len(indices)) for n, value in kwargs.items()}
+            part = func(*picked, **named)
+        else:
+            part = execute(simulation, func, picked, kwargs)
         for row, value in zip(rows, part or [], strict=False):
             results[row] = value
     return None if results[0] is None else results

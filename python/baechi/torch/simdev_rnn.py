@@ -6,13 +6,15 @@ sequences is one oneDNN op per layer and direction. For other device types torch
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["RECURRENT"]
+__all__ = ["ON_META", "RECURRENT"]
 
 aten = torch.ops.aten
 Hidden = tuple[torch.Tensor, ...]
@@ -218,6 +220,50 @@ def _one_dnn(
     return (data, *(torch.stack(state, 0) for state in zip(*final, strict=True)))
 
 
+def _on_meta(op: Any) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+    """The op without values. Only oneDNN knows how large its workspace is: it is asked, with zeros.
+
+    Torch's own rule for meta tensors makes an empty one, and none of the shared storages.
+    """
+
+    def kernel(*args: Any) -> tuple[torch.Tensor | None, ...]:
+        with _real_tensors():
+            given = [
+                torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a
+                for a in args
+            ]
+            real = op(*given)
+        storages: dict[int, torch.Tensor] = {}
+        results: list[torch.Tensor | None] = []
+        for made in real:
+            if made is None:
+                results.append(None)
+                continue
+            storage = made.untyped_storage()
+            if storage._cdata not in storages:
+                length = storage.nbytes() // made.element_size()
+                storages[storage._cdata] = torch.empty(length, dtype=made.dtype, device="meta")
+            whole = storages[storage._cdata]
+            results.append(whole.as_strided(made.size(), made.stride(), made.storage_offset()))
+        return tuple(results)
+
+    return kernel
+
+
+@contextlib.contextmanager
+def _real_tensors() -> Iterator[None]:
+    """No mode makes tensors without values, not even while ops on fakes find their results."""
+    in_tls = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(False)
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(in_tls)
+
+
+_ONE_DNN = (aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default)
+ON_META: dict[Any, Callable[..., Any]] = {op: _on_meta(op) for op in _ONE_DNN}
 _TANH, _RELU = _plain_cell(torch.tanh), _plain_cell(torch.relu)
 RECURRENT: dict[Any, Callable[..., Any]] = {
     aten.lstm.input: _whole(_lstm_cell, 2),

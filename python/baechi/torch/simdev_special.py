@@ -8,8 +8,7 @@ import torch
 
 from baechi.errors import InputError
 from baechi.torch.simdev_books import HOST, name_of_index
-from baechi.torch.simdev_calls import Call, common_index
-from baechi.torch.simdev_ops import Simulation, execute, finish, special
+from baechi.torch.simdev_ops import Simulation, execute, special
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor
 from baechi.torch.simdev_values import forget, meta_indices, remember, value_of
 
@@ -30,6 +29,9 @@ def _copy_to(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any
     if index is not None and not isinstance(source, SimTensor):
         _need_values(simulation, source, index)
     inner, origin = _inner_of(source)
+    is_gradient = torch._C._current_graph_task_id() >= 0
+    if simulation.dry and is_gradient and torch.device(device).type == "cpu":
+        raise NoValuesError("the gradient of a tensor on the host")
     if origin == index and index is not None:
         return execute(simulation, func, args, kwargs)
     result = func(inner, **options)
@@ -156,34 +158,6 @@ def _loss(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any]) 
     inner = torch.empty(shape, dtype=loss.dtype, device="meta").resize_(())
     del loss
     return simulation.hold(inner, index, str(func))
-
-
-@special("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")
-def _recurrent_layer(simulation: Simulation, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Only oneDNN knows how large its workspace is, so a dry rehearsal asks it, with zeros."""
-    if not simulation.dry:
-        return execute(simulation, func, args, kwargs)
-    call = Call(simulation, func, args, kwargs)
-    index = common_index(func, call)
-    zeros = [
-        torch.zeros(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
-        for value in args
-    ]
-    storages: dict[int, torch.Tensor] = {}
-    results: list[Any] = []
-    for made in func(*zeros):
-        if made is None:
-            results.append(None)
-            continue
-        storage = made.untyped_storage()
-        if storage._cdata not in storages:
-            length = storage.nbytes() // made.element_size()
-            storages[storage._cdata] = torch.empty(length, dtype=made.dtype, device="meta")
-        inner = storages[storage._cdata].as_strided(
-            made.size(), made.stride(), made.storage_offset()
-        )
-        results.append(inner)
-    return finish(simulation, func, call, tuple(results), index)
 
 
 @special("record_stream")

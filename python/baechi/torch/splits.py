@@ -22,12 +22,14 @@ class UnitCosts:
     Attributes:
         order: units in the order in which the model first runs them; unused ones where they are
             named.
+        free: those of them that no pin holds.
         weights: bytes of the weights of each unit.
         memory: the same with gradients, optimizer state and what autograd saves.
         time_ns: forward and backward, on the first device's kind.
     """
 
     order: tuple[int, ...]
+    free: tuple[int, ...]
     weights: tuple[int, ...]
     memory: tuple[int, ...]
     time_ns: tuple[int, ...]
@@ -58,7 +60,9 @@ def measure_units(task: Task) -> UnitCosts:
         time[last] += compute[task.operators.of_step[at]]
         backward = task.operators.backward_of_step[at]
         time[last] += compute[backward] if backward >= 0 else 0
-    return UnitCosts(_order(task), tuple(weights), tuple(memory), tuple(time))
+    order = _order(task)
+    free = tuple(unit for unit in order if task.pinned[unit] < 0)
+    return UnitCosts(order, free, tuple(weights), tuple(memory), tuple(time))
 
 
 def _order(task: Task) -> tuple[int, ...]:

@@ -16,12 +16,14 @@ from baechi.errors import InputError
 from baechi.torch.applied_class import STATE
 from baechi.torch.capture import capture
 from baechi.torch.device_argument import kind_of
+from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.meta_kernels import form_of
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.plan_application import apply_plan
 from baechi.torch.pricing import roofline_ns
 from baechi.torch.program import Program
-from baechi.torch.real_rehearsal import stand_still
+from baechi.torch.real_rehearsal import own_call, stand_still
 from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import OpContext, SimulatedDevices, simulated, to_host
@@ -113,7 +115,7 @@ class Stage:
         caps = [device.cap_bytes for device in plan.devices]
         prices = _Prices(plan.cluster)
         simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
-        with _old_objects_spared(), simulation as devices:
+        with old_objects_spared(), simulation as devices:
             stand_in = self._applied(_stand_in(self.model, dry))
             updater = None
             if self.training:
@@ -183,26 +185,14 @@ class Running:
 
     def _call(self) -> Any:
         stage = self.stage
+        args, kwargs = own_call(stage.args, stage.kwargs, dry=self.devices.dry)
         if stage.autocast is None:
-            return self.model(*stage.args, **stage.kwargs)
+            return self.model(*args, **kwargs)
         with torch.autocast("cpu", stage.autocast):  # simulated devices have the host's
-            return self.model(*stage.args, **stage.kwargs)
+            return self.model(*args, **kwargs)
 
     def _clock_ns(self) -> int:
         return max(self.devices.clock_ns(at) for at in range(len(self.devices)))
-
-
-@contextlib.contextmanager
-def _old_objects_spared() -> Iterator[None]:
-    """Collects garbage of the rehearsal alone: all objects of a program take half a second."""
-    if gc.get_freeze_count():  # the caller's own arrangement
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
@@ -225,10 +215,11 @@ class _Prices:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.kinds = [kind_of(device) for device in cluster.devices]
-        self.known: dict[tuple[int, str], int] = {}
+        self.known: dict[tuple[int, Any], int] = {}
 
     def op_ns(self, context: OpContext) -> int:
-        key = (context.device, signature_of(context.op, context.args, context.kwargs))
+        call = context.op, context.args, context.kwargs
+        key = context.device, form_of(*call) or signature_of(*call)
         if key not in self.known:
             work = work_of(context.op, context.args, context.kwargs, context.outputs)
             ns = max(0, roofline_ns(work, self.kinds[context.device]))

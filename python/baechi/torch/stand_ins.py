@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from baechi.cluster import Cluster
 from baechi.torch.costs import Costs
-from baechi.torch.simdev_autocast import autocasting_all
+from baechi.torch.simdev_autocast import autocast_of_meta, autocasting_all
 from baechi.torch.simdev_lowering import lowered
 
 __all__ = ["CPU_KERNELS", "Kernels", "StandIns", "kernels_of"]
@@ -68,7 +68,7 @@ class StandIns:
             with self.mode:
                 yield
         else:
-            with lowered(plain=True), autocasting_all() if casts else contextlib.nullcontext():
+            with lowered(plain=True), autocasting_all() if casts else autocast_of_meta():
                 yield
 
 

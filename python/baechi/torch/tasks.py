@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from baechi.cluster import Cluster
+from baechi.device_table import DeviceKind
 from baechi.errors import InputError
 from baechi.torch.costs import Costs
 from baechi.torch.device_argument import kind_of
@@ -92,9 +93,8 @@ def make_task(
 
     update_ns = None
     if optimizer is not None:
-        update_ns = [
-            [_update_ns(optimizer, sizes, cluster, kind) for kind in kinds] for sizes in updates
-        ]
+        rows = [_row_of(cluster, kind) for kind in kinds]
+        update_ns = [[_update_ns(optimizer, sizes, row) for row in rows] for sizes in updates]
     pinned = _pins(units, pin, cluster, trace)
     operators = make_graph(
         trace,
@@ -148,16 +148,17 @@ def _trained(
     return tuple(found)
 
 
+def _row_of(cluster: Cluster, kind: str) -> DeviceKind:
+    """The row of the device table that prices the devices of a kind."""
+    return kind_of(next(device for device in cluster.devices if device.kind == kind))
+
+
 def _prices(trace: Trace, cluster: Cluster, kind: str, costs: Costs) -> dict[str, Price]:
-    device = next(d for d, k in zip(cluster.devices, cluster.kinds, strict=True) if k == kind)
-    return price(trace.works, kind_of(device), costs.for_kind(kind))
+    return price(trace.works, _row_of(cluster, kind), costs.for_kind(kind))
 
 
-def _update_ns(optimizer: Optimizer, sizes: Mapping[str, int], cluster: Cluster, kind: str) -> int:
-    device = next(d for d, k in zip(cluster.devices, cluster.kinds, strict=True) if k == kind)
-    times = [
-        roofline_ns(optimizer.work(nbytes, "fp32"), kind_of(device)) for nbytes in sizes.values()
-    ]
+def _update_ns(optimizer: Optimizer, sizes: Mapping[str, int], row: DeviceKind) -> int:
+    times = [roofline_ns(optimizer.work(nbytes, "fp32"), row) for nbytes in sizes.values()]
     return max(0, sum(times))
 
 

@@ -60,7 +60,10 @@ class Tree:
 
 def _rebuild_fields(kept: _Fields, tensors: Iterator[Any]) -> Any:
     # Without __init__, which may check or compute: the fields are as forward left them.
-    made: Any = object.__new__(kept.type)
+    try:
+        made: Any = object.__new__(kept.type)
+    except TypeError:  # types made in C, such as SimpleNamespace
+        made = kept.type.__new__(kept.type)  # type: ignore[call-overload]
     for name, tree in zip(kept.names, kept.fields, strict=True):
         object.__setattr__(made, name, tree._take(tensors))
     return made

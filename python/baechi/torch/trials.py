@@ -18,11 +18,15 @@ class Trials:
     def __init__(self, task: Task) -> None:
         """Knows no candidate yet."""
         self.task = task
+        self._pins = [(unit, device) for unit, device in enumerate(task.pinned) if device >= 0]
         self.known: dict[_Key, Candidate] = {}
 
     def pinned(self, devices: Sequence[int]) -> tuple[int, ...]:
         """The placement with the pins kept."""
-        return tuple(p if p >= 0 else d for p, d in zip(self.task.pinned, devices, strict=True))
+        kept = list(devices)
+        for unit, device in self._pins:
+            kept[unit] = device
+        return tuple(kept)
 
     def judge(
         self, origin: str, devices: Sequence[int], exceptions: Mapping[int, int] | None = None

@@ -8,7 +8,7 @@ forward makes without naming a device fit the weights.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Impostor", "hidden_modules", "hooks_of", "plain_tensors", "twin_of"]
+from baechi.torch.trees import flatten
+
+__all__ = [
+    "Impostor",
+    "hidden_modules",
+    "hooks_of",
+    "plain_tensors",
+    "tensors_of",
+    "twin_of",
+    "twin_of_call",
+]
 
 _HOOKS = (
     "_forward_pre_hooks",
@@ -107,7 +117,7 @@ def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -
     """
     memo: dict[int, Any] = {}
     for module in model.modules():
-        for tensor in _tensors_of(module):
+        for _, tensor in _tensors_of(module):
             memo[id(tensor)] = convert(tensor)
     with _Replacing(convert):
         twin = copy.deepcopy(model, memo)
@@ -119,12 +129,39 @@ def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -
     return twin
 
 
-def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    yield from (tensor for tensor in module._parameters.values() if tensor is not None)
-    yield from (tensor for tensor in module._buffers.values() if tensor is not None)
-    for _, value in _attributes_of(module):
+def twin_of_call(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    convert: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A copy of a call whose tensors, also those in objects, are what `convert` makes of them.
+
+    The model may change its containers and objects, such as caches; an object that cannot be copied
+    stays what it is.
+    """
+    call = tuple(args), dict(kwargs)
+    try:
+        with _Replacing(convert):
+            return copy.deepcopy(call)
+    except Exception:  # whatever an object's __deepcopy__ may raise
+        tensors, tree = flatten(call)
+        copied: tuple[tuple[Any, ...], dict[str, Any]] = tree.rebuild(list(map(convert, tensors)))
+        return copied
+
+
+def tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters, buffers, and tensors that mere attributes hold, by what leads to them."""
+    for path, module in model.named_modules():
+        for keys, tensor in _tensors_of(module):
+            yield ".".join([*filter(None, [path]), *map(str, keys)]), tensor
+
+
+def _tensors_of(module: nn.Module) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
+    for registered in (module._parameters, module._buffers):
+        yield from (((name,), tensor) for name, tensor in registered.items() if tensor is not None)
+    for keys, value in _attributes_of(module):
         if isinstance(value, torch.Tensor):
-            yield value
+            yield keys, value
 
 
 def _attributes_of(module: nn.Module) -> Iterator[tuple[tuple[Any, ...], Any]]:
