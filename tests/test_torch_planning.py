@@ -226,6 +226,18 @@ def test_a_call_that_does_not_match_forward_is_refused() -> None:
         baechi.plan(stack(16, 8), (), devices="1GiB")
 
 
+@pytest.mark.parametrize("model", [nn.Module(), nn.ModuleList([nn.Linear(2, 2)])])
+def test_a_module_without_forward_is_refused_by_its_kind(model: nn.Module) -> None:
+    with pytest.raises(baechi.InputError, match=f"a {type(model).__name__}, has no forward"):
+        planned(model)
+
+
+@pytest.mark.parametrize("autocast", ["bfloat16", torch.int8, torch.float32])
+def test_types_that_autocast_does_not_have_are_refused(autocast: Any) -> None:
+    with pytest.raises(baechi.InputError, match=r"give torch\.bfloat16"):
+        planned(autocast=autocast)
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(baechi.InputError, match="the model is int"):
         baechi.plan(3, (rows(),), devices="1GiB")  # type: ignore[arg-type]

@@ -198,6 +198,18 @@ def scripted() -> tuple[nn.Module, tuple[Any, ...]]:
     return nn.Sequential(nn.Linear(16, 16), layer), (rows(),)
 
 
+def lazy() -> tuple[nn.Module, tuple[Any, ...]]:
+    return nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(4)), (rows(),)
+
+
+def parallel() -> tuple[nn.Module, tuple[Any, ...]]:
+    return nn.DataParallel(nn.Linear(16, 4)), (rows(),)
+
+
+def bare() -> tuple[nn.Module, Any]:
+    return nn.Linear(16, 4), rows()
+
+
 def failing() -> tuple[nn.Module, tuple[Any, ...]]:
     return nn.Sequential(nn.Linear(16, 16), nn.Linear(8, 4)), (rows(),)
 
@@ -209,6 +221,9 @@ def failing() -> tuple[nn.Module, tuple[Any, ...]]:
         (lambda: (nn.Embedding(20, 4, sparse=True), (torch.arange(4),)), "gradients of .* sparse"),
         (sparse_input, r'input "graph" is sparse_coo.*\n.*to_dense'),
         (scripted, 'module "1" is a .* before torch.jit'),
+        (lazy, '"0.weight", .* have no shape yet'),
+        (parallel, "DataParallel.*pass model.module"),
+        (bare, r"args is a Tensor, .*args=\(x,\)"),
         (failing, "the model fails in a step on the CPU: RuntimeError: .*shapes"),
     ],
 )
@@ -224,3 +239,40 @@ def test_pins_to_two_devices_are_not_compared_with_one_device() -> None:
     pins = {"first": "cuda:0", "second": "cuda:1"}
     pinned = baechi.plan(TwoLayers(), (rows(),), devices="2x1MiB", mode="inference", pin=pins)
     assert [other.name for other in pinned.compared] == ["even split", "weights-only split"]
+
+
+def test_a_loss_that_takes_a_target_is_told_what_it_gets() -> None:
+    said = r"loss function failed: TypeError: .*target'\nhint: .*criterion\(output, target\)"
+    with pytest.raises(InputError, match=said):
+        baechi.plan(TwoLayers(), (rows(),), devices="2x1MiB", loss=nn.MSELoss())
+
+
+def test_a_loss_may_read_numbers_where_the_model_does() -> None:
+    def positive(output: Tensor) -> Tensor:
+        return output[output > 0].sum()
+
+    plan = baechi.plan(MakesItsTable(), (rows(),), devices="2x1MiB", loss=positive)
+    assert any("one real step" in note for note in plan.notes)
+
+
+def test_arguments_that_do_not_fit_are_answered_with_the_signature() -> None:
+    with pytest.raises(InputError, match=r"hint: it is forward\(x: "):
+        baechi.plan(TwoLayers(), (rows(), rows()), devices="2x1MiB")
+
+
+class Both(TwoLayers):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
+
+
+def test_a_loss_is_where_the_outputs_are_that_it_reads() -> None:
+    plan = baechi.plan(
+        Both(),
+        (rows(),),
+        devices="2x1MiB",
+        pin={"first": "cuda:0", "second": "cuda:1"},
+        loss=lambda outputs: squared(outputs[1]),
+        confirm=False,
+    )
+    assert plan.level == "op"
+    assert plan.copies == 0

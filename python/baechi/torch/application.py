@@ -90,6 +90,7 @@ class Application:
         self.placement, self.moved, self.runtime, self.level = placement, moved, runtime, level
         self.compiling = compiling
         self.fallback_cost = ""
+        self.planned_graph = False
         self._start(tuple(programs))
 
     def _start(self, programs: tuple[Program, ...] = ()) -> None:
@@ -106,7 +107,8 @@ class Application:
 
     def __getstate__(self) -> dict[str, Any]:
         """The plan, without graphs and counts."""
-        kept = ("placement", "moved", "runtime", "level", "compiling", "fallback_cost")
+        plan = "placement", "level", "compiling", "fallback_cost", "planned_graph"
+        kept = (*plan, "moved", "runtime")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -117,7 +119,7 @@ class Application:
     def call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one forward."""
         runtime = self.runtime
-        if len(runtime.devices) == 1 and not self.placement.ops:
+        if self._runs_plainly():
             inputs = tensors_in((args, kwargs))
             if common_device(inputs, *runtime.devices) in runtime.devices:
                 return self._forward(model)(*args, **kwargs)
@@ -130,6 +132,17 @@ class Application:
                 return finish_outputs(runtime, args, kwargs, result)
         self._count("module")
         return self._run_modules(model, args, kwargs)
+
+    def _runs_plainly(self) -> bool:
+        """Whether all is on one device, and no graph would hold less there.
+
+        In training a graph holds what the model's own code holds. In inference that code's local
+        variables keep values longer, and what was planned is the graph.
+        """
+        if len(self.runtime.devices) > 1 or self.placement.ops:
+            return False
+        is_inference = not torch.is_grad_enabled() and self.compiling is None
+        return not (self.planned_graph and is_inference and self.level != "module")
 
     def _count(self, level: str) -> None:
         self.last = level

@@ -33,6 +33,7 @@ def apply_placement(
     programs: Sequence[Program] = (),
     compile: CompileArgument = False,
     fallback_cost: str = "",
+    planned_graph: bool = False,
 ) -> nn.Module:
     """Moves the weights of a model to their devices and lets it run there; returns the model.
 
@@ -46,6 +47,7 @@ def apply_placement(
         programs: captured before, so that the calls they were captured for need not be again.
         compile: whether the parts on each device are compiled; options of torch.compile.
         fallback_cost: what is said beside the reason of a call that runs no graph.
+        planned_graph: in inference the graph is what was planned, also for a single device.
 
     Raises:
         InputError: the model is applied already, or something has no device.
@@ -64,7 +66,7 @@ def apply_placement(
     if compiling is not None and compiling.is_possible():
         add_forwards(model, placement.modules, compiling, runtime)
     application = Application(placement, moved, runtime, level, programs, compiling)
-    application.fallback_cost = fallback_cost
+    application.fallback_cost, application.planned_graph = fallback_cost, planned_graph
     vars(model)[STATE] = application
     change_class(model, changed)
     return model

@@ -75,11 +75,11 @@ def _traced(
     try:
         run = _Run(twin_of(model, stand_ins), modes, training, stand_ins)
         return run.trace(args, kwargs, stand_ins, loss, autocast, ties)
-    except InputError:
-        raise
-    except Exception as error:  # whatever forward may raise without numbers
+    except Exception as error:  # whatever forward and the loss may raise without numbers
         weights = (*model.parameters(), *model.buffers())
         if any(weight.is_meta for weight in weights):
+            if isinstance(error, InputError):
+                raise
             raise InputError(
                 f"forward cannot run without numbers: {_text(error)}",
                 hint="plan it with real weights and inputs, on any device",

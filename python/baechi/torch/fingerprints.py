@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from baechi.errors import InputError
 from baechi.torch.exporting import signature_of
+from baechi.torch.parameters import named_weights
 from baechi.torch.trees import flatten
 
 __all__ = [
@@ -16,9 +19,10 @@ __all__ = [
     "changes",
     "describe",
     "describe_inputs",
-    "refuse_compiled",
     "refuse_layouts",
     "refuse_scripted",
+    "refuse_unmade",
+    "refuse_wrapped",
     "ties_of",
 ]
 
@@ -26,13 +30,29 @@ Described = Mapping[str, str]
 """Qualified name to what is there, such as "parameter float32[4,3]" or "same as wte.weight"."""
 
 
-def refuse_compiled(model: torch.nn.Module) -> None:
-    """Raises InputError for what ``torch.compile`` returns: its names are not the model's."""
+def refuse_wrapped(model: torch.nn.Module) -> None:
+    """Raises InputError for a model in a wrapper: the names in it are not the model's."""
     if isinstance(getattr(model, "_orig_mod", None), torch.nn.Module):
         raise InputError(
             "the model was wrapped by torch.compile",
             hint="pass the model that was compiled, and compile its parts: plan.apply(model, "
             "compile=True)",
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise InputError(
+            f"the model is in a {type(model).__name__}, which puts all of it on every device",
+            hint="pass model.module",
+        )
+
+
+def refuse_unmade(model: torch.nn.Module) -> None:
+    """Raises InputError for parameters of lazy modules that have no shape yet."""
+    names = [name for name, weight in named_weights(model) if is_lazy(weight)]
+    if names:
+        listed = ", ".join(f'"{name}"' for name in names[:5]) + (", ..." if names[5:] else "")
+        raise InputError(
+            f"{listed} have no shape yet, as lazy modules were not called",
+            hint="call the model once with the inputs, before it is planned",
         )
 
 

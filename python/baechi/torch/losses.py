@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from baechi.errors import InputError
-from baechi.torch.trees import flatten
+from baechi.errors import BaechiError, InputError
+from baechi.torch.trees import flatten, tensors_in
 
-__all__ = ["LossArgument", "loss_value"]
+__all__ = ["LossArgument", "Reads", "loss_value"]
 
 _MOVES = frozenset(("to", "copy_", "type_as", "backward"))  # they mix devices on purpose
 
@@ -57,6 +58,28 @@ def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
     )
 
 
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Which of some tensors ops read while the mode is on, also by a view or an alias."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Has seen none of them."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._unread = {tensor.untyped_storage()._cdata for tensor in tensors}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        """Whether one of the tensors was read."""
+        return tensor.untyped_storage()._cdata not in self._unread
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Notes the operands."""
+        kwargs = kwargs or {}
+        for tensor in tensors_in((args, list(kwargs.values()))):
+            self._unread.discard(tensor.untyped_storage()._cdata)
+        return func(*args, **kwargs)
+
+
 class _WhereOutputsAre(TorchFunctionMode):
     """Copies tensors of other devices, such as labels, to the output that they meet in a call."""
 
@@ -90,14 +113,19 @@ def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
     try:
         with _WhereOutputsAre(devices):
             return loss(output)
-    except RuntimeError as error:
-        message = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        if "device" not in message or isinstance(error, torch.OutOfMemoryError):
-            raise
+    except (BaechiError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a user's function may raise
+        lines = str(error).strip().splitlines() or [""]
+        hint = "it gets the model's output alone: loss=lambda output: criterion(output, target)"
+        if "device" in lines[0] or "meta" in lines[0]:
+            hint = (
+                "outputs are on meta while planning, and on the device of the last layer later: "
+                "move what the function closes over, as in labels.to(output.device), and read no "
+                "numbers in it"
+            )
         raise InputError(
-            f"the loss function failed: {message}",
-            hint="outputs are on meta while planning, and on the device of the last layer later: "
-            "move what the function closes over, as in labels.to(output.device)",
+            f"the loss function failed: {type(error).__name__}: {lines[0]}", hint=hint
         ) from error
 
 

@@ -15,7 +15,7 @@ from baechi.cluster import Cluster
 from baechi.errors import PlanMismatchError
 from baechi.plans import Plan
 from baechi.torch.asked import Asked
-from baechi.torch.fingerprints import changes, describe, refuse_compiled
+from baechi.torch.fingerprints import changes, describe, refuse_wrapped
 from baechi.torch.losses import LossArgument
 from baechi.torch.module_map import device_of, follow
 from baechi.torch.predictions import Compared, PlannedDevice
@@ -142,7 +142,7 @@ class ModelPlan:
         Raises:
             PlanMismatchError: they differ; every difference is named.
         """
-        refuse_compiled(model)
+        refuse_wrapped(model)
         found = changes(self.model, describe(model))
         if found:
             raise PlanMismatchError(

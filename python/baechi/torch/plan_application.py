@@ -64,6 +64,7 @@ def apply_plan(
         programs=programs,
         compile=compile,
         fallback_cost=excess,
+        planned_graph=plan.mode == "inference" and plan.level == "op",
     )
 
 

@@ -19,8 +19,9 @@ from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import (
     describe,
     describe_inputs,
-    refuse_compiled,
     refuse_scripted,
+    refuse_unmade,
+    refuse_wrapped,
 )
 from baechi.torch.garbage import old_objects_spared
 from baechi.torch.losses import LossArgument
@@ -178,9 +179,16 @@ def prepare(
     _check_choice("level", level, ("auto", "op", "module"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
+        raise InputError(
+            f"the model, a {type(model).__name__}, has no forward, so it cannot be called",
+            hint="pass the module that calls its parts",
+        )
+    _check_autocast(autocast)
     costs = costs or Costs({})
-    refuse_compiled(model)
+    refuse_wrapped(model)
     refuse_scripted(model)
+    refuse_unmade(model)
     cluster, notes = read_torch_devices(devices)
     training = mode == "training"
     reader, more = _optimizer(optimizer, model, cluster, training)
@@ -232,6 +240,13 @@ def prepare(
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise InputError(f"{name} is {value!r}", hint=f"choose from {', '.join(known)}")
+
+
+def _check_autocast(autocast: Any) -> None:
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise InputError(
+            f"autocast is {autocast!r}", hint="give torch.bfloat16, torch.float16 or None"
+        )
 
 
 def _optimizer(

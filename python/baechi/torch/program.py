@@ -83,10 +83,17 @@ class Call:
 def _arguments(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
+    if not isinstance(args, list | tuple):
+        raise InputError(
+            f"args is a {type(args).__name__}, not a tuple of the arguments of forward",
+            hint="write args=(x,) for one argument, and kwargs=batch for a mapping of names",
+        )
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        raise InputError(f"forward cannot be called like that: {error}") from None
+        raise InputError(
+            f"forward cannot be called like that: {error}", hint=f"it is forward{signature}"
+        ) from None
 
 
 def _describe(tree: Tree) -> str:

@@ -78,7 +78,7 @@ def at_rows(value: Any, rows: Sequence[int], num_rows: int) -> Any:
 
 
 def run_lists(simulation: Simulation, func: Any, call: Call, num_rows: int) -> Any:
-    """Runs a list op; without values one by one, as lists have more forms than tensors."""
+    """Runs a list op; without values position by position: lists have more forms than tensors."""
     if not simulation.dry or len(func._schema.returns) > 1:
         return simulation.kernel(func, call.args, call.kwargs)
     parts = [

@@ -13,7 +13,7 @@ from baechi.errors import InputError
 from baechi.torch.autograd import ACCUMULATION, Keeper, run_backward
 from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
-from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.losses import LossArgument, Reads, loss_value
 from baechi.torch.program import Program
 from baechi.torch.recorder import Recorder
 from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
@@ -53,9 +53,8 @@ class _Tracing:
     ) -> tuple[Any, Step]:
         """Runs one step and writes it down; the values that it makes are added by the caller."""
         recorder = self.recorder
-        at = len(self.steps)
         self.starts.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
-        owner = recorder.begins(at)
+        owner = recorder.begins(len(self.steps))
         out = call()
         recorder.owner = None
         step = Step(key, path, kind, reads, [], owner.born, owner.peak, owner.works, [])
@@ -224,7 +223,9 @@ def _run_loss(
     ids: list[int],
 ) -> tuple[int, torch.Tensor]:
     """The loss of an output, and its value; what the user's function computes is one step."""
-    scalar, step = tracing.run(":loss:0", "", "loss", tuple(ids), lambda: loss(output))
+    with Reads(tensors) as reads:
+        scalar, step = tracing.run(":loss:0", "", "loss", tuple(ids), lambda: loss(output))
+    step.reads = tuple(v for t, v in zip(tensors, ids, strict=True) if t in reads)
     for tensor, value in zip(tensors, ids, strict=True):
         if tensor is scalar:
             tracing.steps.pop()
@@ -266,9 +267,8 @@ def _run_node(
     if node.op == "get_attr":
         values_of[node] = None
         return
-    made = [tracing.add_value(t, at) for t in tensors_in(out)]
-    step.makes = made
-    values_of[node] = made[0] if isinstance(out, torch.Tensor) else made
+    step.makes = [tracing.add_value(t, at) for t in tensors_in(out)]
+    values_of[node] = step.makes[0] if isinstance(out, torch.Tensor) else step.makes
 
 
 def _last_uses(graph: torch.fx.Graph) -> dict[Node, list[Node]]:

@@ -51,10 +51,7 @@ def trace_at(
         trace = trace_eager(model, args, kwargs, **options)
     except InputError as error:
         if captured.program is None:
-            raise InputError(
-                f"the model could not be captured: {error}; {'; '.join(captured.reasons)}",
-                hint=error.hint,
-            ) from None
+            raise error
         trace = trace_call(model, captured.program, args, kwargs, **options)
         return trace, ("memory is that of the exported graph: the model's own code needs numbers",)
     if trace.source == "real step":
