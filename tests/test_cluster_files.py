@@ -94,6 +94,12 @@ def test_a_saved_cluster_is_loaded_and_saved_byte_for_byte(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.json", "second.json"]
 
 
+def test_json_is_not_written_where_toml_would_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"written as JSON\nhint: .* ends in \.json"):
+        Cluster("2x8GiB").save(tmp_path / "cluster.TOML")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_toml_file_lists_devices_and_links_as_text(tmp_path: Path) -> None:
     path = tmp_path / "home.toml"
     path.write_text(

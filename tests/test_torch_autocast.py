@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import baechi
 import torch_models
+from baechi.errors import InputError
 from baechi.torch.applying import apply_placement, status
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.planning import study
@@ -128,6 +129,17 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         CALLS.append("forward")
         return self.second(self.first(x).relu()).square().mean()
+
+
+def test_a_model_that_fails_under_autocast_is_told_so_with_a_way_out() -> None:
+    sample = torch_models.BY_NAME["moe-loop"].build()  # adds products to a sum of another type
+    options = {"devices": "2x1MiB", "autocast": torch.bfloat16}
+    with pytest.raises(InputError) as caught:
+        baechi.plan(sample.model, sample.args, **options)
+    text = str(caught.value)
+    assert "under autocast to torch.bfloat16: RuntimeError: index_add_()" in text
+    assert text.count("hint: ") == 1
+    assert "without autocast" in text
 
 
 def test_a_plan_under_autocast_is_confirmed_without_capturing_again() -> None:

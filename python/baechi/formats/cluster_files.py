@@ -57,8 +57,14 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     """Writes sorted JSON in one step, so that no reader sees half a file.
 
     Raises:
+        InputError: the name ends in .toml, which is not how JSON is read.
         OSError: the file cannot be written.
     """
+    if Path(path).suffix.lower() == ".toml":
+        raise InputError(
+            f'cluster file "{os.fspath(path)}": clusters are written as JSON',
+            hint="give it a name that ends in .json",
+        )
     text = json.dumps(write_document(cluster), indent=2, sort_keys=True, ensure_ascii=False)
     write_atomically(path, f"{text}\n".encode())
 

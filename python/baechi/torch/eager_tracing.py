@@ -97,9 +97,11 @@ def _traced(
     except InputError:
         raise
     except Exception as error:  # whatever forward may raise
+        under = f" under autocast to {autocast}" if autocast else ""
+        way_out = "; it may pass without autocast, or with casts of its own" if autocast else ""
         raise InputError(
-            f"the model fails in a step on the CPU: {_text(error)}",
-            hint="call the model with these inputs on the CPU, outside of baechi, to see where",
+            f"the model fails in a step on the CPU{under}: {_text(error)}",
+            hint=f"call the model so on the CPU, outside of baechi, to see where{way_out}",
         ) from error
 
 
