@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import baechi
 import torch_models
 from baechi.errors import InputError
+from baechi.torch.applying import apply_placement, status
+from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.planning import study
 from baechi.torch.simdev import SimulatedDevices, resolve, simulated, to_host
 from torch_placing import apply_modules, at_random, largest_difference, on
@@ -150,3 +152,32 @@ def test_a_plan_under_autocast_is_confirmed_without_capturing_again() -> None:
         assert (plan.level, len(plan.confirmed)) == ("op", 2)
         counts.append(len(CALLS))
     assert counts[0] == counts[1]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = kind(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.first(x)
+        while isinstance(states, tuple):
+            states = states[0]
+        return self.second(states).square().mean()
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_recurrent_layers_keep_the_casts_that_autocast_makes_inside(
+    devices: SimulatedDevices, kind: type[nn.Module]
+) -> None:
+    model, twin = Recurrent(kind), Recurrent(kind)
+    x = torch.rand(4, 8) if kind.__name__.endswith("Cell") else torch.rand(5, 4, 8)
+    placement = ModulePlacement({"": on(0), "second": on(1)})
+    apply_placement(model, placement)
+    with autocast():
+        expected, found = twin(x), model(x)
+    assert (found.dtype, found.item()) == (expected.dtype, expected.item())
+    is_split = kind is not nn.RNNCell  # whose casts are those of its inputs
+    assert status(model).level == ("module" if is_split else "op")
+    assert any("casts inside" in reason for reason in status(model).reasons) == is_split

@@ -203,3 +203,16 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     path.write_text("nothing")
     with pytest.raises(InputError, match=r"model\.safetensors\" cannot be read"):
         load_weights(Small(), {}, path)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_a_recurrent_layer_on_meta_gets_its_weights(kind: type[nn.Module], tmp_path: Path) -> None:
+    made = kind(4, 4, 2)
+    save_file(made.state_dict(), tmp_path / "layer.safetensors")
+    with torch.device("meta"):
+        layer = kind(4, 4, 2)
+    with simulated(2):
+        homes = {name: on(1) for name in made.state_dict()}
+        load_weights(layer, homes, tmp_path / "layer.safetensors")
+        x = torch.rand(3, 2, 4)
+        assert torch.equal(to_host(layer(x.to(on(1)))[0]), made(x)[0])

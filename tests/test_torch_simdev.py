@@ -1,5 +1,7 @@
 """Simulated devices: real numbers, strict devices, bytes, caps, transfers and clocks."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -89,3 +91,20 @@ def test_bytes_over_a_cap_are_an_error_that_names_them() -> None:
         assert devices.current_bytes(1) == 40
         del kept
         assert devices.current_bytes(1) == 0
+
+
+def test_a_view_of_a_parameter_is_no_inference_tensor_and_what_is_computed_of_it_is() -> None:
+    with simdev.simulated(1):
+        weight = nn.Parameter(torch.arange(3.0).to(simdev.resolve("simdev:0")))
+        with torch.inference_mode():
+            view, total = weight.expand(2, 3), weight + 1
+            assert (view.is_inference(), total.is_inference()) == (False, True)
+            assert simdev.to_host(view * total).sum().item() == 16
+
+
+def test_a_copied_parameter_has_no_gradient() -> None:
+    with simdev.simulated(1):
+        layer = nn.Linear(2, 2).to(simdev.resolve("simdev:0"))
+        layer(torch.ones(1, 2).to(layer.weight.device)).sum().backward()
+        assert layer.weight.grad is not None
+        assert copy.deepcopy(layer).weight.grad is None

@@ -35,6 +35,7 @@ from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
 from baechi.torch.runtime import ModuleRuntime
+from baechi.torch.transforms import is_transformed
 from baechi.torch.trees import tensors_in
 
 __all__ = ["LEVELS", "Application", "Status"]
@@ -192,6 +193,9 @@ class Application:
     def _graph(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Graph | None:
+        if is_transformed():
+            self._fall_back("it is inside of torch.func or of forward-mode derivatives")
+            return None
         try:
             key: Any = call_key(args, kwargs)
         except OpaqueError as error:
@@ -221,6 +225,8 @@ class Application:
                 self._graphs.setdefault(key, []).append(graph)
                 return graph
         reason = self._refused.get(key)
+        if reason is None and not all(isinstance(w, nn.Parameter) for w in model.parameters()):
+            reason = "its parameters are other tensors for the time being (functional_call)"
         if reason is None and self.num_graphs >= MAX_GRAPHS:
             reason = f"there are {MAX_GRAPHS} graphs already"
         if reason is None and relatives and key not in self._seen and self.level == "auto":

@@ -15,8 +15,8 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from baechi.torch.aliases import alias_groups, changed_inputs, colocated_nodes
 from baechi.torch.autocasting import make_casts_explicit
-from baechi.torch.exporting import CHECKPOINT_TAG, Exported, Seen, export_twin, signature_of
-from baechi.torch.fidelity import lost_functions, reasons_against, why_no_program
+from baechi.torch.exporting import CHECKPOINT_TAG, Exported, Seen, export_twin, quiet, signature_of
+from baechi.torch.fidelity import casts_lost, lost_functions, reasons_against, why_no_program
 from baechi.torch.fingerprints import refuse_layouts
 from baechi.torch.flattening import flatten_regions
 from baechi.torch.lowering import lower, needs_gradient
@@ -66,7 +66,10 @@ def capture(
     graph_module = exported.program.graph_module
     with torch.set_grad_enabled(training):
         flatten_regions(graph_module, grad_enabled=training, autocast=autocast)
-        make_casts_explicit(graph_module)
+        with quiet():
+            inside = make_casts_explicit(graph_module)
+        if inside:
+            reasons = (*reasons, casts_lost(inside))
         if training and not reasons:
             reasons = lost_functions(exported, graph_module, tensors)
     program = _program(model, exported, call, training=training, autocast=autocast)

@@ -28,7 +28,15 @@ from baechi.torch.program import Call
 from baechi.torch.trees import Tree, flatten
 from baechi.torch.twins import Impostor, twin_of
 
-__all__ = ["CHECKPOINT_TAG", "Exported", "Seen", "autograd_nodes", "export_twin", "signature_of"]
+__all__ = [
+    "CHECKPOINT_TAG",
+    "Exported",
+    "Seen",
+    "autograd_nodes",
+    "export_twin",
+    "quiet",
+    "signature_of",
+]
 
 CHECKPOINT_TAG = "baechi_checkpoint"
 # torch's checkpoint functions are replaced while a model is exported.
@@ -218,7 +226,7 @@ def _undisturbed() -> Iterator[None]:
     # Stack traces of every op are a third of the time, and nobody reads them.
     traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
     generator = torch.random.fork_rng(devices=[])
-    with _ONE_AT_A_TIME, _quiet(), generator, traceless, _code_on_demand(), collected_rarely():
+    with _ONE_AT_A_TIME, quiet(), generator, traceless, _code_on_demand(), collected_rarely():
         yield
 
 
@@ -246,7 +254,7 @@ def _code_on_demand() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """What torch says to people who export is not said to people who plan."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]

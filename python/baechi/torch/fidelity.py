@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from baechi.torch.program import Call
 from baechi.torch.trees import tensors_in
 from baechi.torch.twins import hidden_modules, hooks_of, plain_tensors
 
-__all__ = ["lost_functions", "reasons_against", "why_no_program"]
+__all__ = ["casts_lost", "lost_functions", "reasons_against", "why_no_program"]
 
 
 def why_no_program(
@@ -193,8 +193,16 @@ def _changed_values(program: torch.export.ExportedProgram) -> Iterator[str]:
         )
 
 
-def _more(names: list[str]) -> str:
+def _more(names: Sequence[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def casts_lost(ops: Sequence[str]) -> str:
+    """The reason where autocast casts inside ops that a graph takes as one."""
+    return (
+        f'autocast casts inside "{ops[0]}"{_more(ops)}, which a graph does not: planned by '
+        "modules; call it under torch.autocast(..., enabled=False) for a graph"
+    )
 
 
 def lost_functions(

@@ -17,7 +17,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from baechi.errors import InputError
-from baechi.torch.parameters import named_weights, replace_tied, same_layout, ties
+from baechi.torch.parameters import (
+    named_weights,
+    replace_tied,
+    same_layout,
+    ties,
+    without_weak_references,
+)
 
 __all__ = ["WeightsMismatchError", "load_weights"]
 
@@ -83,12 +89,13 @@ def load_weights(
     computed = _computed_buffers(model, [x for x in temporary if x not in given])
     _refuse_meta_attributes(model)
     opened: dict[Path, Any] = {}
-    for group in groups:
-        values = [
-            _value_of(weight, _names_of(weight, group), files, given, computed, opened)
-            for weight in _unique(group)
-        ]
-        replace_tied(group, values, device_of[group[0][0]])
+    with without_weak_references(model):
+        for group in groups:
+            values = [
+                _value_of(weight, _names_of(weight, group), files, given, computed, opened)
+                for weight in _unique(group)
+            ]
+            replace_tied(group, values, device_of[group[0][0]])
 
 
 def _names_of(weight: Tensor, group: _Tied) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "replace_tied",
     "ties",
     "weight_devices",
+    "without_weak_references",
 ]
 
 
@@ -98,7 +100,7 @@ def move_weights(
     moving = [group for group in groups if group[0][1].device != device_of[group[0][0]]]
     weights = {id(weight): weight for group in moving for _, weight in group}
     _refuse_forgotten_optimizers(weights, optimizers)
-    with _without_weak_references(model):
+    with without_weak_references(model):
         _refuse_held(moving)
         _move_all(moving, device_of, before)
     for optimizer in optimizers:
@@ -246,18 +248,16 @@ def _cannot_move(name: str, reason: str) -> PlacementError:
     )
 
 
-class _without_weak_references:
+@contextmanager
+def without_weak_references(model: nn.Module) -> Iterator[None]:
     """Recurrent layers refer weakly to their weights: they forget and find them again."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-
-    def __enter__(self) -> None:
-        for layer in self._layers:
-            layer._flat_weight_refs = []
-
-    def __exit__(self, *exception: object) -> None:
-        for layer in self._layers:
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    for layer in layers:
+        layer._flat_weight_refs = []
+    try:
+        yield
+    finally:
+        for layer in layers:
             layer._init_flat_weights()
 
 

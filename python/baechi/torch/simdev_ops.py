@@ -20,6 +20,7 @@ from baechi.torch.simdev_calls import Call, at_rows, common_index, is_list_op, r
 from baechi.torch.simdev_lowering import LOWERINGS
 from baechi.torch.simdev_tensor import NoValuesError, SimTensor, sim_index
 from baechi.torch.simdev_values import computed, keep, value_of
+from baechi.torch.transforms import refuse_forward_mode
 from baechi.torch.trees import tensors_in
 
 __all__ = ["FromValues", "Simulation", "SimulationMode", "execute", "finish", "special"]
@@ -64,6 +65,7 @@ class Simulation:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one op that has a simulated tensor or a simulated device among its arguments."""
+        refuse_forward_mode()
         function, is_composite = _way_of(func)
         if function is not None:
             return function(self, func, args, kwargs)
@@ -250,7 +252,11 @@ def finish(simulation: Simulation, func: Any, call: Call, result: Any, index: in
         if writes == "first":
             written = inners[:1]
         books.compute(context, inners, [*plain, *written])
-
+    # A view of a normal tensor is a normal tensor, also in inference mode.
+    is_normal = is_view and not all(tensor.is_inference() for tensor in call.seen)
+    if is_normal and torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return _wrap(simulation, outers, result, index)
     return _wrap(simulation, outers, result, index)
 
 

@@ -6,11 +6,13 @@ sequences is one oneDNN op per layer and direction. For other device types torch
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["ON_META", "RECURRENT"]
 
@@ -225,12 +227,15 @@ def _on_meta(op: Any) -> Callable[..., tuple[torch.Tensor | None, ...]]:
     """
 
     def kernel(*args: Any) -> tuple[torch.Tensor | None, ...]:
-        zeros = [
-            torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in args
-        ]
+        with _real_tensors():
+            given = [
+                torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a
+                for a in args
+            ]
+            real = op(*given)
         storages: dict[int, torch.Tensor] = {}
         results: list[torch.Tensor | None] = []
-        for made in op(*zeros):
+        for made in real:
             if made is None:
                 results.append(None)
                 continue
@@ -243,6 +248,18 @@ def _on_meta(op: Any) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         return tuple(results)
 
     return kernel
+
+
+@contextlib.contextmanager
+def _real_tensors() -> Iterator[None]:
+    """No mode makes tensors without values, not even while ops on fakes find their results."""
+    in_tls = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(False)
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(in_tls)
 
 
 _ONE_DNN = (aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default)

@@ -164,7 +164,7 @@ class SimTensor(torch.Tensor):
         return f"{text[:-1]}, requires_grad=True)" if self.requires_grad else text
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A copy on the same device, with its gradient and its other attributes."""
+        """A copy on the same device, as of any other: of a parameter without its gradient."""
         if id(self) in memo:
             found: torch.Tensor = memo[id(self)]
             return found
@@ -177,7 +177,7 @@ class SimTensor(torch.Tensor):
         for name, value in self.__dict__.items():
             if name not in _OWN_ATTRIBUTES:
                 setattr(twin, name, copy.deepcopy(value, memo))
-        if self.grad is not None:
+        if self.grad is not None and not getattr(self, "_is_param", False):
             twin.grad = copy.deepcopy(self.grad, memo)
         return twin
 

@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["CudaStreams", "StreamBackend", "cross_copy", "stream_copy"]
+from baechi.torch.transforms import is_transformed
+
+__all__ = ["CudaStreams", "StreamBackend", "cross_copy", "stream_copy", "uses_streams"]
 
 
 def cross_copy(value: Tensor, device: torch.device) -> Tensor:
@@ -25,9 +27,14 @@ def cross_copy(value: Tensor, device: torch.device) -> Tensor:
     source = value.device
     if source == device:
         return value
-    if source.type == device.type == "cuda":
+    if uses_streams(source, device):
         return stream_copy(value, device, CUDA)
     return value.to(device)
+
+
+def uses_streams(source: torch.device, device: torch.device) -> bool:
+    """Whether side streams carry a copy; transforms of torch.func see through ``to`` alone."""
+    return source.type == device.type == "cuda" and not is_transformed()
 
 
 class StreamBackend(Protocol):
