@@ -34,8 +34,7 @@ def slow(request):
 
 @pytest.mark.parametrize("num_ops", [10_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("name", families.FAMILIES)
-def bench_exact(timed, scaled, slow, name, num_ops):
-    slow(name == "rnn" and num_ops > 100_000)
+def bench_exact(timed, scaled, name, num_ops):
     graph = families.family(name, scaled(num_ops, 3_000), ratio=1.0, seed=1)
     cluster = families.unit_cluster()
     found = timed(

@@ -210,6 +210,7 @@ class Relaxation:
         whole_ops: int,
         block_nodes: int,
         sweeps: int,
+        deep_nodes: int,
         seconds: float | None = None,
     ) -> Relaxation: ...
     def next(

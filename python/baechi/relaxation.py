@@ -52,6 +52,7 @@ WHOLE_OPS: Final = 2_000
 
 _BLOCK_NODES: Final = 1_500
 _SWEEPS: Final = 200
+_DEEP_NODES: Final = 100_000
 # Seconds per pair and op that it takes to put an answer together, for time limits.
 _LAST_STEP_S: Final = 4e-7
 
@@ -214,6 +215,7 @@ def relax(
     as_originals: bool = False,
     whole_ops: int = WHOLE_OPS,
     block_nodes: int = _BLOCK_NODES,
+    deep_nodes: int = _DEEP_NODES,
 ) -> Relaxed:
     """Solve the program and prove the answer.
 
@@ -227,6 +229,7 @@ def relax(
             program, so that ties between optima fall as theirs.
         whole_ops: programs of at most this many ops are solved whole.
         block_nodes: blocks of more nodes are solved by their nearly critical edges.
+        deep_nodes: such blocks of at least so many nodes, if long and narrow, window by window.
 
     Raises:
         InputError: a time is negative or not finite.
@@ -250,6 +253,7 @@ def relax(
         whole_ops=whole_ops,
         block_nodes=len(compute) + 2 if is_whole else block_nodes,
         sweeps=_SWEEPS,
+        deep_nodes=deep_nodes,
         seconds=seconds_left(deadline),
     )
     solve_pieces(relaxation, deadline)

@@ -5,7 +5,7 @@ One tensor per op; a backward op consumes the gradients of its op's consumers an
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,15 @@ def family(name: str, num_ops: int, *, ratio: float, seed: int) -> Graph:
         return _layered(num_ops, ratio, seed)
     shape = {"inception": _inception, "transformer": _transformer, "rnn": _rnn}[name](num_ops // 2)
     return _training_step(shape, ratio, seed)
+
+
+def program(name: str, num_ops: int, *, seed: int) -> tuple[npt.NDArray[Any], ...]:
+    """Parents, children, transfers and durations of a family at ratio 1, one pair per edge."""
+    graph = family(name, num_ops, ratio=1.0, seed=seed)
+    parent = graph.tensor_producer[graph.edge_tensor].astype(np.int32)
+    transfer = graph.tensor_bytes[graph.edge_tensor].astype(np.float64)
+    durations = graph.compute_ns.reshape(-1).astype(np.float64)
+    return parent, graph.edge_consumer.astype(np.int32), transfer, durations
 
 
 def unit_cluster(num_devices: int = 4) -> Cluster:

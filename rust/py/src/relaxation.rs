@@ -36,7 +36,7 @@ pub struct PyRelaxation {
 #[pymethods]
 impl PyRelaxation {
     #[new]
-    #[pyo3(signature = (parent, child, transfer, compute, *, whole_ops, block_nodes, sweeps, seconds = None))]
+    #[pyo3(signature = (parent, child, transfer, compute, *, whole_ops, block_nodes, sweeps, deep_nodes, seconds = None))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn new(
         py: Python<'_>,
@@ -47,10 +47,11 @@ impl PyRelaxation {
         whole_ops: usize,
         block_nodes: usize,
         sweeps: u32,
+        deep_nodes: usize,
         seconds: Option<f64>,
     ) -> PyResult<Self> {
         let program = program(&parent, &child, &transfer, &compute)?;
-        let options = Options { whole_ops, block_nodes, sweeps };
+        let options = Options { whole_ops, block_nodes, sweeps, deep_nodes };
         let session = watched(py, seconds, |watch| Session::new(&program, options, watch))?;
         Ok(Self { session })
     }
@@ -110,6 +111,7 @@ impl PyRelaxation {
             ("num_programs", counts.num_programs),
             ("num_program_rows", counts.num_program_rows),
             ("num_core_rounds", counts.num_core_rounds),
+            ("num_windows", counts.num_windows),
         ] {
             counters.set_item(name, count)?;
         }

@@ -7,8 +7,11 @@ use super::bounds::Proof;
 use super::certificate;
 use super::first_order::{self, Sweeps};
 use super::mend;
+use super::model::Model;
 use super::net::{Edge, NONE, Net, index};
+use super::session::Options;
 use super::tree::{Answer, Tree};
+use super::windows::{self, Pass};
 
 /// Gap at which a block is solved, relative.
 const SOLVED: f64 = 1e-10;
@@ -16,6 +19,10 @@ const SOLVED: f64 = 1e-10;
 const FIRST_CORE: f64 = 1e-3;
 /// Mean flow of the guide above which it is.
 const FIRST_FLOW: f64 = 1e-6;
+/// In a deep block, whose windows find what is missing, only the edges with most flow, this share of all.
+const DEEP_FIRST_SHARE: f64 = 0.12;
+/// How many times as many nodes as the least deep block it takes until the guide needs twice the sweeps.
+const LONG: usize = 4;
 /// Edges above this share of the gap may join the core.
 const JOINS: f64 = 0.3;
 /// By how much the core may grow in a round, relative; twice that after some rounds that did not raise the bound.
@@ -43,6 +50,9 @@ pub struct Large {
     /// The value of the last core, and how many rounds in a row have not raised it.
     value: f64,
     num_stalled: u32,
+    /// In a deep block, whose windows can be solved one by one where the core's shares leave too much too long: the least such block's nodes.
+    deep_nodes: Option<usize>,
+    pass: Option<Pass>,
     /// Whether shares near the guide's were tried.
     is_eased: bool,
     pub num_rounds: u32,
@@ -54,11 +64,16 @@ pub struct Large {
 impl Large {
     /// Guides by the first-order method, then takes the first core.
     #[must_use]
-    pub fn start(block: usize, net: &Net, sweeps: u32, expired: &dyn Fn() -> bool) -> Self {
+    pub fn start(block: usize, net: &Net, options: Options, expired: &dyn Fn() -> bool) -> Self {
+        let is_deep = windows::is_deep(net, options.deep_nodes);
+        let is_long = is_deep && net.num_nodes >= LONG * options.deep_nodes;
+        let sweeps = if is_long { 2 * options.sweeps } else { options.sweeps };
         let guide = first_order::guide(net, Sweeps::of(sweeps), expired);
         let prices = super::auction::prices(net, &guide.flow, expired);
         let lower = certificate::lower(net, guide.flow.clone(), prices.clone());
         let reach = guide.upper * (1.0 - FIRST_CORE);
+        let share = if is_deep { DEEP_FIRST_SHARE } else { 1.0 };
+        let least_flow = guide.least_flow(net, share).max(FIRST_FLOW);
         let mut large = Self {
             block,
             tree: Tree::empty(),
@@ -71,16 +86,25 @@ impl Large {
             prices,
             value: 0.0,
             num_stalled: 0,
+            deep_nodes: is_deep.then_some(options.deep_nodes),
+            pass: None,
             is_eased: false,
             num_rounds: 0,
             num_reused: 0,
             is_done: false,
         };
-        let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - large.y[at]);
+        let is_rare = |at: usize| large.flow[at] <= least_flow;
+        let length = |at: usize, edge: &Edge| {
+            if is_rare(at) {
+                f64::NEG_INFINITY
+            } else {
+                edge.fixed + edge.cost * (1.0 - large.y[at])
+            }
+        };
         let (heads, tails) = (net.heads(length), net.tails(length));
         for (at, edge) in net.edges.iter().enumerate() {
             let path = heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize];
-            large.in_core[at] = path >= reach && large.flow[at] > FIRST_FLOW;
+            large.in_core[at] = path >= reach;
         }
         mend::tighten(net, large.upper, |_| true, &mut large.guide);
         large.tree = Tree::grow(large.core(net), expired);
@@ -115,15 +139,71 @@ impl Large {
         let rose = value > self.value * (1.0 + SOLVED);
         self.num_stalled = if rose { 0 } else { self.num_stalled + 1 };
         self.value = value;
-        let is_late = self.num_rounds > MOST_ROUNDS / 2;
-        let grew = upper - value > SOLVED * upper
-            && ((!is_late && self.join_late(net, &y, value)) || self.join_all());
         if upper < self.upper {
-            (self.upper, self.y) = (upper, y);
-        } else if grew && !self.is_eased && !expired() {
+            (self.upper, self.y) = (upper, y.clone());
+        } else if !self.is_eased && !expired() {
             self.is_eased = true;
-            self.stay_near_the_guide(net, value, &firm, solved, expired);
+            self.stay_near_the_guide(net, &firm, solved.clone(), expired);
         }
+        if self.upper - value <= SOLVED * self.upper || expired() {
+            self.is_done = true;
+            return;
+        }
+        match self.deep_nodes {
+            Some(deep_nodes) if !self.is_nearly_complete(net, &y, value) => {
+                let (time, y) = self.near_the_guide(net, &firm, solved);
+                self.pass = Some(Pass::new(net, time, &firm, y, self.in_core.clone(), deep_nodes));
+            }
+            _ => self.grow(net, &y, value, &[], expired),
+        }
+    }
+
+    /// The next program of the windows that are open; None if there are none left.
+    pub fn next_window(&mut self, net: &Net) -> Option<Model> {
+        self.pass.as_mut()?.next(net)
+    }
+
+    /// Takes the answer to the program of a window.
+    pub fn take_window(&mut self, columns: &[f64], duals: &[f64]) {
+        self.pass.as_mut().expect("windows are open").take(columns, duals);
+    }
+
+    /// Whether windows are open.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// Takes the shares of the windows: an upper bound, the guide of later rounds, and the next core unless the block is solved.
+    pub fn end_windows(&mut self, net: &Net, expired: &dyn Fn() -> bool) {
+        let Some(Pass { mut y, missing, .. }) = self.pass.take() else { return };
+        certificate::repair_shares(net, &mut y);
+        let upper = net.value(&y);
+        if upper < self.upper {
+            (self.upper, self.y) = (upper, y.clone());
+        }
+        if self.upper - self.value <= SOLVED * self.upper || expired() {
+            self.is_done = true;
+            return;
+        }
+        self.grow(net, &y, self.value, &missing, expired);
+    }
+
+    /// The next core: with the edges that are known to be missing, or those on paths beyond `value`.
+    fn grow(
+        &mut self,
+        net: &Net,
+        y: &[f64],
+        value: f64,
+        missing: &[usize],
+        expired: &dyn Fn() -> bool,
+    ) {
+        let mut grew = false;
+        for at in missing {
+            grew |= !std::mem::replace(&mut self.in_core[*at], true);
+        }
+        let is_late = self.num_rounds > MOST_ROUNDS / 2;
+        grew = grew || (!is_late && self.join_late(net, y, value)) || self.join_all();
         self.is_done = !grew || self.num_rounds >= MOST_ROUNDS || expired();
         if !self.is_done {
             let next_tree = Tree::grow(self.core(net), expired);
@@ -132,23 +212,34 @@ impl Large {
         }
     }
 
-    /// Takes of a solution only the shares of edges with flow, which it needs, and the guide's for all others.
+    /// Whether no more edges are so late that they should join the core than may.
+    fn is_nearly_complete(&self, net: &Net, y: &[f64], value: f64) -> bool {
+        let lengths = self.ear_lengths(net, y);
+        self.late(value, &lengths).is_none_or(|(_, late)| late.len() < self.growth())
+    }
+
+    /// Takes of a solution only the shares of edges with flow, which it needs, and the guide's for all others; a time per node, and the shares.
     ///
     /// A vertex spares next to nothing where its core has time to spare, so in a deep block the paths beside the core can come out
-    /// far longer than under the guide. These shares do not solve the block, but come nearer.
+    /// far longer than under the guide.
+    fn near_the_guide(&self, net: &Net, firm: &[bool], mut y: Vec<f64>) -> (Vec<f64>, Vec<f64>) {
+        let time = mend::times(net, self.value, firm, &y, &self.guide);
+        mend::fit(net, &time, firm, &mut y);
+        mend::limit(&net.stars(), |at| !firm[at], &mut y);
+        (time, y)
+    }
+
+    /// Tries such shares, eased. They do not solve the block, but come nearer.
     fn stay_near_the_guide(
         &mut self,
         net: &Net,
-        value: f64,
         firm: &[bool],
-        mut y: Vec<f64>,
+        y: Vec<f64>,
         expired: &dyn Fn() -> bool,
     ) {
-        let stars = net.stars();
-        mend::fit(net, value, firm, &self.guide, &mut y);
-        mend::limit(&stars, |at| !firm[at], &mut y);
-        mend::spread(net, &stars, value, &mut y);
-        let upper = first_order::ease(net, firm, value, &mut y, expired);
+        let (_, mut y) = self.near_the_guide(net, firm, y);
+        mend::spread(net, &net.stars(), self.value, &mut y);
+        let upper = first_order::ease(net, firm, self.value, &mut y, expired);
         if upper < self.upper {
             (self.upper, self.y) = (upper, y);
         }
@@ -189,42 +280,39 @@ impl Large {
     /// A path that leaves the core once says where the core lacks an edge. A path that leaves it at several
     /// places counts only if there is none of the former.
     fn join_late(&mut self, net: &Net, y: &[f64], value: f64) -> bool {
-        let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - y[at]);
-        let (heads, tails) = self.ears(net, y);
-        let ear = |at: usize, edge: &Edge| {
-            heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
-        };
-        if self.join(net, value, ear) {
-            return true;
-        }
-        let (heads, tails) = (net.heads(length), net.tails(length));
-        let path = |at: usize, edge: &Edge| {
-            heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize]
-        };
-        self.join(net, value, path)
+        let ears = self.ear_lengths(net, y);
+        self.join(value, &ears) || self.join(value, &path_lengths(net, y))
     }
 
     /// Puts the longest of the paths beyond `value` into the core, as many edges as it may grow by.
-    fn join(&mut self, net: &Net, value: f64, path: impl Fn(usize, &Edge) -> f64) -> bool {
-        let edges = || net.edges.iter().enumerate().filter(|(at, _)| !self.in_core[*at]);
-        let longest = edges().map(|(at, edge)| path(at, edge)).fold(value, f64::max);
-        if longest <= value * (1.0 + SOLVED) {
-            return false;
-        }
-        let mut least = value + JOINS * (longest - value);
-        let mut late: Vec<f64> =
-            edges().map(|(at, edge)| path(at, edge)).filter(|path| *path >= least).collect();
+    fn join(&mut self, value: f64, path: &[f64]) -> bool {
+        let Some((mut least, mut late)) = self.late(value, path) else { return false };
         let most = self.growth();
         if most < late.len() {
             late.select_nth_unstable_by(most, |a, b| b.total_cmp(a));
             least = late[most];
         }
-        let new: Vec<usize> =
-            edges().filter(|(at, edge)| path(*at, edge) >= least).map(|(at, _)| at).collect();
-        for at in &new {
-            self.in_core[*at] = true;
+        for (is_in, path) in self.in_core.iter_mut().zip(path) {
+            *is_in |= *path >= least;
         }
-        !new.is_empty()
+        true
+    }
+
+    /// From which length on paths beyond `value` count, and those of edges that are not in the core; None if there are none.
+    fn late(&self, value: f64, path: &[f64]) -> Option<(f64, Vec<f64>)> {
+        let outside = || path.iter().zip(&self.in_core).filter(|(_, is_in)| !**is_in);
+        let longest = outside().map(|(path, _)| *path).fold(value, f64::max);
+        if longest <= value * (1.0 + SOLVED) {
+            return None;
+        }
+        let least = value + JOINS * (longest - value);
+        Some((least, outside().map(|(path, _)| *path).filter(|path| *path >= least).collect()))
+    }
+
+    /// Per edge, the longest path over it that is past the core from there to where it meets it on either side.
+    fn ear_lengths(&self, net: &Net, y: &[f64]) -> Vec<f64> {
+        let (heads, tails) = self.ears(net, y);
+        over_edges(net, y, &heads, &tails)
     }
 
     /// Longest paths to and from every node that enter or leave it by the core if it is in the core, else past it.
@@ -278,4 +366,17 @@ impl Large {
         };
         Net::new(count as usize, chosen().map(renamed).collect())
     }
+}
+
+/// Per edge, the longest path from source to sink over it.
+fn path_lengths(net: &Net, y: &[f64]) -> Vec<f64> {
+    let length = |at: usize, edge: &Edge| edge.fixed + edge.cost * (1.0 - y[at]);
+    over_edges(net, y, &net.heads(length), &net.tails(length))
+}
+
+fn over_edges(net: &Net, y: &[f64], heads: &[f64], tails: &[f64]) -> Vec<f64> {
+    let length = |(edge, y): (&Edge, &f64)| {
+        heads[edge.tail as usize] + edge.fixed + edge.cost * (1.0 - y) + tails[edge.head as usize]
+    };
+    net.edges.iter().zip(y).map(length).collect()
 }

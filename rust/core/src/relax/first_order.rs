@@ -24,6 +24,32 @@ pub struct Guide {
     pub num_sweeps: u32,
 }
 
+impl Guide {
+    /// The flow above which there are at most a `share` of the edges, though still a path from source to sink.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn least_flow(&self, net: &Net, share: f64) -> f64 {
+        let most = (self.flow.len() as f64 * share) as usize;
+        if most >= self.flow.len() {
+            return 0.0;
+        }
+        let mut flow = self.flow.clone();
+        let (_, least, _) = flow.select_nth_unstable_by(most, |a, b| b.total_cmp(a));
+        least.min(0.5 * self.widest_path(net))
+    }
+
+    /// The greatest flow that every edge of some path from source to sink has.
+    fn widest_path(&self, net: &Net) -> f64 {
+        let mut width = vec![0.0_f64; net.num_nodes];
+        width[0] = 1.0;
+        for (edge, flow) in net.edges.iter().zip(&self.flow) {
+            let (tail, head) = (edge.tail as usize, edge.head as usize);
+            width[head] = width[head].max(width[tail].min(*flow));
+        }
+        width[net.num_nodes - 1]
+    }
+}
+
 /// Number of sweeps, and how temperature and step go from first to last.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweeps {

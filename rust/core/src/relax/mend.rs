@@ -20,9 +20,8 @@ pub fn tighten(net: &Net, target: f64, counts: impl Fn(usize) -> bool, y: &mut [
     }
 }
 
-/// Shares that are as small as the times allow which [`times`] finds; firm ones do not grow.
-pub fn fit(net: &Net, target: f64, firm: &[bool], guide: &[f64], y: &mut [f64]) {
-    let time = times(net, target, firm, y, guide);
+/// Shares that are as small as the times allow; firm ones do not grow.
+pub fn fit(net: &Net, time: &[f64], firm: &[bool], y: &mut [f64]) {
     for (at, edge) in net.edges.iter().enumerate().filter(|(_, edge)| edge.is_live()) {
         let need =
             (time[edge.tail as usize] + edge.longest() - time[edge.head as usize]) / edge.cost;
@@ -33,8 +32,10 @@ pub fn fit(net: &Net, target: f64, firm: &[bool], guide: &[f64], y: &mut [f64]) 
 /// A time per node: firm edges keep theirs, all others stay as near to those of the guide as these allow.
 ///
 /// A node of firm edges keeps its distance in the guide's times from the parent that is tightest there, within its earliest and latest
-/// time under the firm shares. Any other lies between what its neighbors under the guide's shares leave it, in the middle.
-fn times(net: &Net, target: f64, firm: &[bool], y: &[f64], guide: &[f64]) -> Vec<f64> {
+/// time under the firm shares. Any other lies between what its neighbors under the guide's shares leave it: where on its
+/// way from one firm node to the next, there between its earliest and its latest time.
+#[must_use]
+pub fn times(net: &Net, target: f64, firm: &[bool], y: &[f64], guide: &[f64]) -> Vec<f64> {
     let sink = net.num_nodes - 1;
     let firm_length = |at: usize, edge: &Edge| {
         if firm[at] { edge.fixed + edge.cost * (1.0 - y[at]) } else { f64::NEG_INFINITY }
@@ -64,19 +65,28 @@ fn times(net: &Net, target: f64, firm: &[bool], y: &[f64], guide: &[f64]) -> Vec
     }
     let mut late: Vec<f64> =
         (0..=sink).map(|node| if is_firm(node) { early[node] } else { f64::INFINITY }).collect();
+    // How far a node is from the firm node that its earliest time comes from, and its latest.
+    let (mut since, mut until) = (vec![0.0; net.num_nodes], vec![0.0; net.num_nodes]);
     for (at, edge) in net.edges.iter().enumerate() {
-        let head = edge.head as usize;
-        if !is_firm(head) {
-            early[head] = early[head].max(early[edge.tail as usize] + length(at, edge));
+        let (tail, head) = (edge.tail as usize, edge.head as usize);
+        let end = early[tail] + length(at, edge);
+        if !is_firm(head) && end > early[head] {
+            (early[head], since[head]) = (end, since[tail] + length(at, edge));
         }
     }
     for (at, edge) in net.edges.iter().enumerate().rev() {
-        let tail = edge.tail as usize;
-        if !is_firm(tail) {
-            late[tail] = late[tail].min(late[edge.head as usize] - length(at, edge));
+        let (tail, head) = (edge.tail as usize, edge.head as usize);
+        let start = late[head] - length(at, edge);
+        if !is_firm(tail) && start < late[tail] {
+            (late[tail], until[tail]) = (start, until[head] + length(at, edge));
         }
     }
-    early.iter().zip(&late).map(|(early, late)| 0.5 * (early + late)).collect()
+    let between = |node: usize| {
+        let way = since[node] + until[node];
+        let part = if way > 0.0 { since[node] / way } else { 0.0 };
+        early[node] + (late[node] - early[node]) * part
+    };
+    (0..=sink).map(between).collect()
 }
 
 /// Scales the shares for which `yields` holds so that senders and receivers keep within 1.
@@ -156,7 +166,8 @@ mod tests {
         let mut y = vec![0.0; 5];
         (y[at(1, 2)], y[at(2, 4)]) = (1.0, 1.0);
         let guide = vec![0.0; 5];
-        fit(&net, 5.0, &firm, &guide, &mut y);
+        let time = times(&net, 5.0, &firm, &y, &guide);
+        fit(&net, &time, &firm, &mut y);
         assert!((y[at(1, 2)] - 1.0).abs() < 1e-12 && (y[at(2, 4)] - 1.0).abs() < 1e-12);
         // 6 long where 4 are left: each of the two is late by 1 of its cost 2.
         assert!((y[at(1, 3)] - 0.5).abs() < 1e-12 && (y[at(3, 4)] - 0.5).abs() < 1e-12);

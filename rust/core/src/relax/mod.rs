@@ -1,7 +1,8 @@
 //! m-SCT's linear program, all but the simplex method: reductions, blocks, a first-order guide, core rounds, the proof.
 //!
 //! Reading order: `program` (what is given), `net` (the form everything works on), `bounds`, `reduce`, `tree` (exact
-//! reductions), `model` (what a solver gets), `first_order`, `auction`, `core` (large blocks), `session` (the rounds),
+//! reductions), `model` (what a solver gets), `first_order`, `auction`, `core` (large blocks), `mend`
+//! and `windows` (what the core leaves out), `session` (the rounds),
 //! `certificate` (why to believe the result). docs/m-sct.md has the mathematics.
 
 pub mod auction;
@@ -17,3 +18,4 @@ pub mod program;
 pub mod reduce;
 pub mod session;
 pub mod tree;
+pub mod windows;

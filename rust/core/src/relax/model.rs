@@ -69,12 +69,14 @@ impl Model {
         }
     }
 
-    fn entry(&mut self, column: usize, coefficient: f64) {
+    /// Adds an entry to the row that is being written.
+    pub(super) fn entry(&mut self, column: usize, coefficient: f64) {
         self.column.push(i32::try_from(column).expect("columns fit 31 bits"));
         self.coefficient.push(coefficient);
     }
 
-    fn end_row(&mut self, lower: f64, upper: f64) {
+    /// Ends it.
+    pub(super) fn end_row(&mut self, lower: f64, upper: f64) {
         self.row_lower.push(lower);
         self.row_upper.push(upper);
         self.start.push(i32::try_from(self.column.len()).expect("entries fit 31 bits"));

@@ -23,6 +23,8 @@ pub struct Options {
     pub block_nodes: usize,
     /// Sweeps of the first-order method on a large block.
     pub sweeps: u32,
+    /// Large blocks of at least as many nodes, if they are long for their width, are solved window by window.
+    pub deep_nodes: usize,
 }
 
 /// How a running call is told to stop: with an error, or with what it has.
@@ -55,6 +57,7 @@ pub struct Counters {
     pub num_programs: usize,
     pub num_program_rows: usize,
     pub num_core_rounds: usize,
+    pub num_windows: usize,
 }
 
 /// Shares of the pairs and the bounds of the value, in the unit of the program.
@@ -72,6 +75,8 @@ enum Piece {
     Block(usize),
     /// A block of the core of a large block.
     Core { large: usize, block: usize },
+    /// A window of a large block.
+    Window { large: usize },
 }
 
 /// Bounds from given values x per pair: the upper one is theirs, the lower one that of the bound passes.
@@ -109,6 +114,8 @@ pub struct Session {
     large: Vec<Large>,
     waiting: VecDeque<Vec<Piece>>,
     current: Vec<Piece>,
+    /// Columns and rows of the program that was handed out last.
+    shape: (usize, usize),
     counters: Counters,
 }
 
@@ -137,6 +144,7 @@ impl Session {
             large: Vec::new(),
             waiting: VecDeque::new(),
             current: Vec::new(),
+            shape: (0, 0),
             counters: Counters::default(),
         };
         session.first_round(options, watch)?;
@@ -163,7 +171,7 @@ impl Session {
                 pieces.push(Piece::Block(block));
             } else {
                 self.counters.num_large_blocks += 1;
-                let large = Large::start(block, net, options.sweeps, &stop);
+                let large = Large::start(block, net, options, &stop);
                 watch.check()?;
                 let number = self.large.len();
                 pieces.extend(
@@ -184,7 +192,7 @@ impl Session {
         let mut batch = Vec::new();
         let mut nodes = 0;
         for piece in pieces {
-            let more = self.net_of(piece).num_nodes;
+            let more = self.net_of(piece).map_or(0, |net| net.num_nodes);
             if nodes + more > BATCH_NODES && !batch.is_empty() {
                 self.waiting.push_back(std::mem::take(&mut batch));
                 nodes = 0;
@@ -197,10 +205,12 @@ impl Session {
         }
     }
 
-    fn net_of(&self, piece: Piece) -> &Net {
+    /// The block that a piece is, unless it is a window.
+    fn net_of(&self, piece: Piece) -> Option<&Net> {
         match piece {
-            Piece::Block(block) => self.tree.net(block),
-            Piece::Core { large, block } => self.large[large].tree.net(block),
+            Piece::Block(block) => Some(self.tree.net(block)),
+            Piece::Core { large, block } => Some(self.large[large].tree.net(block)),
+            Piece::Window { .. } => None,
         }
     }
 
@@ -217,15 +227,46 @@ impl Session {
             if let Some(batch) = self.waiting.pop_front() {
                 self.current = batch;
                 let nets: Vec<&Net> =
-                    self.current.iter().map(|piece| self.net_of(*piece)).collect();
+                    self.current.iter().filter_map(|piece| self.net_of(*piece)).collect();
                 let model = Model::of(&nets);
-                self.counters.num_programs += 1;
-                self.counters.num_program_rows += model.row_lower.len();
-                return Ok(Some(model));
+                return Ok(Some(self.handed_out(model)));
             }
-            if !self.end_round(watch)? {
+            if let Some(large) = self.large.iter().position(Large::has_windows) {
+                if let Some(model) = self.next_window(large, watch) {
+                    self.current = vec![Piece::Window { large }];
+                    self.counters.num_windows += 1;
+                    return Ok(Some(self.handed_out(model)));
+                }
+            } else if !self.end_round(watch)? {
                 return Ok(None);
             }
+        }
+    }
+
+    fn handed_out(&mut self, model: Model) -> Model {
+        self.counters.num_programs += 1;
+        self.counters.num_program_rows += model.row_lower.len();
+        self.shape = (model.cost.len(), model.row_lower.len());
+        model
+    }
+
+    /// The next window of a large block; after the last, the next core.
+    fn next_window(&mut self, number: usize, watch: Watch) -> Option<Model> {
+        let large = &mut self.large[number];
+        let net = self.tree.net(large.block);
+        let model = large.next_window(net);
+        if model.is_none() {
+            large.end_windows(net, &|| watch.is_over());
+            self.enqueue_core(number);
+        }
+        model
+    }
+
+    fn enqueue_core(&mut self, number: usize) {
+        let large = &self.large[number];
+        if !large.is_done && !large.has_windows() {
+            let open = large.tree.unsolved().into_iter();
+            self.enqueue(open.map(|block| Piece::Core { large: number, block }).collect());
         }
     }
 
@@ -235,20 +276,22 @@ impl Session {
     /// [`Error::Shape`] if they do not fit the program.
     pub fn give(&mut self, columns: &[f64], duals: &[f64]) -> Result<()> {
         let pieces = std::mem::take(&mut self.current);
-        let nets: Vec<&Net> = pieces.iter().map(|piece| self.net_of(*piece)).collect();
-        let model = Model::of(&nets);
-        for (found, expected) in
-            [(columns.len(), model.cost.len()), (duals.len(), model.row_lower.len())]
-        {
+        for (found, expected) in [(columns.len(), self.shape.0), (duals.len(), self.shape.1)] {
             if found != expected {
                 return Err(Error::Shape { what: "solution", expected, found });
             }
         }
-        let answers: Vec<Answer> = Model::answers(&nets, columns, duals);
-        for (piece, answer) in pieces.into_iter().zip(answers) {
-            match piece {
-                Piece::Block(block) => self.tree.settle(block, answer),
-                Piece::Core { large, block } => self.large[large].tree.settle(block, answer),
+        let nets: Vec<&Net> = pieces.iter().filter_map(|piece| self.net_of(*piece)).collect();
+        let mut answers: std::vec::IntoIter<Answer> =
+            Model::answers(&nets, columns, duals).into_iter();
+        for piece in pieces {
+            match (piece, answers.next()) {
+                (Piece::Block(block), Some(answer)) => self.tree.settle(block, answer),
+                (Piece::Core { large, block }, Some(answer)) => {
+                    self.large[large].tree.settle(block, answer);
+                }
+                (Piece::Window { large }, _) => self.large[large].take_window(columns, duals),
+                _ => unreachable!("every block has an answer"),
             }
         }
         Ok(())
@@ -257,21 +300,17 @@ impl Session {
     /// Ends the round of every large block; whether anything is left to solve.
     fn end_round(&mut self, watch: Watch) -> Result<bool> {
         let stop = || watch.is_over();
-        let mut pieces = Vec::new();
-        for (number, large) in self.large.iter_mut().enumerate() {
+        for number in 0..self.large.len() {
+            let large = &mut self.large[number];
             if large.is_done {
                 continue;
             }
             large.end_round(self.tree.net(large.block), &stop);
             watch.check()?;
             self.counters.num_core_rounds += 1;
-            if !large.is_done {
-                let open = large.tree.unsolved().into_iter();
-                pieces.extend(open.map(|block| Piece::Core { large: number, block }));
-            }
+            self.enqueue_core(number);
         }
-        self.enqueue(pieces);
-        Ok(!self.waiting.is_empty() || self.large.iter().any(|large| !large.is_done))
+        Ok(self.large.iter().any(|large| !large.is_done))
     }
 
     /// Shares and bounds, whatever was solved so far.
@@ -279,7 +318,9 @@ impl Session {
     pub fn outcome(&mut self) -> Outcome {
         for large in &mut self.large {
             let net = self.tree.net(large.block);
-            if !large.is_done {
+            if large.has_windows() {
+                large.end_windows(net, &|| true);
+            } else if !large.is_done {
                 large.end_round(net, &|| true);
             }
             let answer = large.answer(net);
