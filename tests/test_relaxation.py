@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import baseline_lp
 import families
 import vectors
-from baechi import simplex
+from baechi import relaxation, simplex
 from baechi.cluster import Cluster
 from baechi.errors import InputError, SolverError
 from baechi.graph import Graph
@@ -143,6 +143,13 @@ def test_windows_find_the_shares_that_the_core_leaves_open(seed):
     optimum = solve(*program).optimum
     assert found.lower_bound == pytest.approx(optimum, rel=1e-9)
     assert found.upper_bound == pytest.approx(optimum, rel=1e-9)
+
+
+def test_a_deep_block_is_solved_whatever_its_guide_is_worth(monkeypatch):
+    monkeypatch.setattr(relaxation, "_SWEEPS", 1)
+    program = families.program("rnn", 3_000, seed=2)
+    found = relax(*program, whole_ops=0, block_nodes=300, deep_nodes=300)
+    assert found.upper_bound == pytest.approx(found.lower_bound, rel=1e-9)
 
 
 def test_favorites_hide_the_longest_transfer():

@@ -15,7 +15,7 @@ use super::windows::{self, Pass};
 
 /// Gap at which a block is solved, relative.
 const SOLVED: f64 = 1e-10;
-/// Distance from the guide's longest path within which an edge may be in the first core, relative.
+/// Distance from the longest path of edges with flow within which an edge may be in the first core, relative.
 const FIRST_CORE: f64 = 1e-3;
 /// Mean flow of the guide above which it is.
 const FIRST_FLOW: f64 = 1e-6;
@@ -71,9 +71,8 @@ impl Large {
         let guide = first_order::guide(net, Sweeps::of(sweeps), expired);
         let prices = super::auction::prices(net, &guide.flow, expired);
         let lower = certificate::lower(net, guide.flow.clone(), prices.clone());
-        let reach = guide.upper * (1.0 - FIRST_CORE);
         let share = if is_deep { DEEP_FIRST_SHARE } else { 1.0 };
-        let least_flow = guide.least_flow(net, share).max(FIRST_FLOW);
+        let least_flow = guide.least_flow(net, share, FIRST_FLOW);
         let mut large = Self {
             block,
             tree: Tree::empty(),
@@ -102,6 +101,7 @@ impl Large {
             }
         };
         let (heads, tails) = (net.heads(length), net.tails(length));
+        let reach = heads[net.num_nodes - 1] * (1.0 - FIRST_CORE);
         for (at, edge) in net.edges.iter().enumerate() {
             let path = heads[edge.tail as usize] + length(at, edge) + tails[edge.head as usize];
             large.in_core[at] = path >= reach;

@@ -25,16 +25,16 @@ pub struct Guide {
 }
 
 impl Guide {
-    /// The flow above which there are at most a `share` of the edges, though still a path from source to sink.
+    /// The flow above which there are at most a `share` of the edges, and at least `floor`, unless that leaves no path from source to sink.
     #[must_use]
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    pub fn least_flow(&self, net: &Net, share: f64) -> f64 {
+    pub fn least_flow(&self, net: &Net, share: f64, floor: f64) -> f64 {
         let most = (self.flow.len() as f64 * share) as usize;
-        if most >= self.flow.len() {
-            return 0.0;
+        let mut least = floor;
+        if most < self.flow.len() {
+            let mut flow = self.flow.clone();
+            least = flow.select_nth_unstable_by(most, |a, b| b.total_cmp(a)).1.max(floor);
         }
-        let mut flow = self.flow.clone();
-        let (_, least, _) = flow.select_nth_unstable_by(most, |a, b| b.total_cmp(a));
         least.min(0.5 * self.widest_path(net))
     }
 
