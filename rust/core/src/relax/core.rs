@@ -174,7 +174,7 @@ impl Large {
         self.pass.is_some()
     }
 
-    /// Takes the shares of the windows: an upper bound, the guide of later rounds, and the next core unless the block is solved.
+    /// Takes the shares of the windows: an upper bound, and the next core unless the block is solved.
     pub fn end_windows(&mut self, net: &Net, expired: &dyn Fn() -> bool) {
         let Some(Pass { mut y, missing, .. }) = self.pass.take() else { return };
         certificate::repair_shares(net, &mut y);
