@@ -1,7 +1,10 @@
 """Tests of m-SCT's linear program: its optimum, its constraints, and the rounding."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -150,6 +153,28 @@ def test_a_deep_block_is_solved_whatever_its_guide_is_worth(monkeypatch):
     program = families.program("rnn", 3_000, seed=2)
     found = relax(*program, whole_ops=0, block_nodes=300, deep_nodes=300)
     assert found.upper_bound == pytest.approx(found.lower_bound, rel=1e-9)
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.15, 0.3])
+def test_ctrl_c_is_not_lost_while_the_core_works(delay_s):
+    graph = families.family("rnn", 100_000, ratio=1.0, seed=2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    cluster = families.unit_cluster()
+    pressed = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        pressed.start()
+        with pytest.raises(KeyboardInterrupt):
+            favorites(graph, cluster)
+    finally:
+        pressed.join()
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("time_limit", ["1", True, -1.0, float("nan")])
+def test_a_time_limit_that_is_none_is_refused(time_limit):
+    graph, cluster = pairs([(0, 1, 9)], [5, 5])
+    with pytest.raises(InputError, match="time_limit is"):
+        favorites(graph, cluster, time_limit=time_limit)
 
 
 def test_favorites_hide_the_longest_transfer():

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -187,3 +188,43 @@ def test_weights_that_are_computed_before_each_forward_do_not_hold_others(level:
         assert len({weight.device for weight in model.parameters()}) == 2
         found = losses(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
     assert found == pytest.approx(expected, rel=1e-6)
+
+
+class Distilled(nn.Module):
+    """A student that learns from a teacher on the same device, which reads the stem first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.stem, self.teacher = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.student, self.head = nn.Linear(64, 64), nn.Linear(64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.stem(x))
+        with torch.no_grad():
+            target = self.teacher(hidden)
+        guess = self.student(hidden)
+        return self.head(guess).mean() + (guess - target).square().mean()
+
+
+@pytest.mark.parametrize("level", ["auto", "module"])
+def test_a_value_read_without_gradients_first_still_has_them(
+    level: Literal["auto", "module"],
+) -> None:
+    plain, placed = Distilled(), Distilled()
+    plain(batch()).backward()
+    pins = {"stem": "cuda:0", "teacher": "cuda:1", "student": "cuda:1", "head": "cuda:1"}
+    made = plan(placed, (batch(),), devices="2x1MiB", pin=pins)
+    assert made.confirmed is not None
+    for found, device in zip(made.confirmed, made.devices, strict=True):
+        assert found == pytest.approx(device.peak_bytes, rel=0.02)
+    with simulated(2):
+        made.apply(placed, devices=RENAMED, level=level)
+        placed(batch()).backward()
+        assert status(placed).graph_calls == (level == "auto")
+        for one, other in zip(plain.parameters(), placed.parameters(), strict=True):
+            if one.grad is None:
+                assert other.grad is None
+            else:
+                assert other.grad is not None
+                assert torch.equal(to_host(other.grad), one.grad)

@@ -272,6 +272,8 @@ def relative_gap(lower: float, upper: float) -> float:
 def _deadline(time_limit: float | None) -> float | None:
     if time_limit is None:
         return None
+    if isinstance(time_limit, bool) or not isinstance(time_limit, numbers.Real):
+        raise InputError(f"time_limit is {time_limit!r}, not a number of seconds")
     if not time_limit >= 0:
         raise InputError(f"time_limit is {time_limit}, not at least 0 seconds")
     return time.perf_counter() + time_limit

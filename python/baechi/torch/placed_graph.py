@@ -8,9 +8,11 @@ and copies of the model work.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -166,6 +168,9 @@ class _Placing:
             for node, one in given.items()
             if one.kind == "user" and one.name in program.mutated
         }
+        # The node that turned gradients off, while they are, and the program's nodes made since.
+        self._gradients_off: Node | None = None
+        self._made_without: set[Node] = set()
         self._given_in: dict[Node, Node] = {}  # changed user inputs, before they are copied
         self._group_of = {name: group for group in program.colocated for name in group}
 
@@ -178,6 +183,10 @@ class _Placing:
             device = self.places.get(node)
             made = self.graph.node_copy(node, functools.partial(self._at, device=device))
             self.made[node] = self._in_region(made)
+            if node.target is torch._C._set_grad_enabled:
+                self._gradients_off = None if node.args[0] else self._gradients_off or made
+            elif self._gradients_off is not None:
+                self._made_without.add(node)
             if device is not None:
                 made.meta[PLACE] = device
             if "device" in made.kwargs:
@@ -223,10 +232,18 @@ class _Placing:
         value: Tensor = node.meta["val"]
         source = self.places.get(node) if node.name not in self._changed else None
         nbytes = value.numel() * value.element_size()
-        copy = self.graph.call_function(cross_copy, (made, device))
+        with self._before_gradients_end(node):
+            copy = self.graph.call_function(cross_copy, (made, device))
         copy.meta = {"val": value}
         self._copies[copy] = CopyNode(node.name, source, device, nbytes, False, self._region)
         return self._in_region(copy)
+
+    def _before_gradients_end(self, node: Node) -> AbstractContextManager[None]:
+        """Where a copy is made: while its value has gradients, as later readers may need them."""
+        off = self._gradients_off
+        if off is None or node in self._made_without or self.regions.get(off) != self._region:
+            return contextlib.nullcontext()
+        return self.graph.inserting_before(off)
 
     def copies(self) -> tuple[CopyNode, ...]:
         """The copies, in order; asked when the graph is whole."""

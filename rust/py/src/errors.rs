@@ -19,7 +19,12 @@ pub fn detached<T: Send>(
     let interrupt: Mutex<Option<PyErr>> = Mutex::new(None);
     let result = py.detach(|| {
         let last_check = std::cell::Cell::new(Instant::now());
+        // The signal is seen once; whoever asks later is told too.
+        let is_cancelled = std::cell::Cell::new(false);
         let cancelled = || {
+            if is_cancelled.get() {
+                return true;
+            }
             if last_check.get().elapsed() < BETWEEN_SIGNAL_CHECKS {
                 return false;
             }
@@ -31,13 +36,14 @@ pub fn detached<T: Send>(
             if let Ok(mut slot) = interrupt.lock() {
                 *slot = Some(error);
             }
+            is_cancelled.set(true);
             true
         };
         catch_unwind(AssertUnwindSafe(|| work(&cancelled)))
     });
     let interrupt = interrupt.into_inner().unwrap_or(None);
     match result {
-        Ok(Ok(value)) => Ok(value),
+        Ok(Ok(value)) => interrupt.map_or(Ok(value), Err),
         Ok(Err(Error::Cancelled)) => {
             Err(interrupt.unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(())))
         }
