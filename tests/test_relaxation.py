@@ -171,7 +171,7 @@ def test_ctrl_c_is_not_lost_while_the_core_works(delay_s):
 
 
 @pytest.mark.parametrize("time_limit", ["1", True, -1.0, float("nan")])
-def test_a_time_limit_that_is_none_is_refused(time_limit):
+def test_what_is_no_time_limit_is_refused(time_limit):
     graph, cluster = pairs([(0, 1, 9)], [5, 5])
     with pytest.raises(InputError, match="time_limit is"):
         favorites(graph, cluster, time_limit=time_limit)

@@ -3,7 +3,8 @@
 //! Every node has a time by which it is due. A window frees the times and shares of some thousand nodes that follow each other and holds
 //! all others; its program keeps what enters and makes what leaves as little late as can be. What is late is left to the next window, so
 //! lateness moves on to where there is time to spare. The core's paths have none: their lateness weighs more, and where it stays in the
-//! largest window the core lacks edges. Those are the ones whose rows have a dual; all that follows is put off.
+//! largest window the core lacks edges. Those are the ones whose rows have a dual, there and since paths beside the core have been late; all
+//! that follows is put off.
 
 use super::model::Model;
 use super::net::{Edge, NONE, Net, Stars, index};
