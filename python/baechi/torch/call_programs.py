@@ -12,7 +12,7 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.errors import InputError
-from baechi.torch.applied_class import STATE, change_class, original_class
+from baechi.torch.applied_class import STATE, change_class, hand_down, original_class
 from baechi.torch.capture import capture
 from baechi.torch.compiled_modules import detached_forwards
 from baechi.torch.module_hooks import detached_hooks
@@ -67,13 +67,14 @@ def has_form(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _form(value: torch.Tensor) -> tuple[Any, ...]:
-    return value.shape, value.dtype, value.stride()
+    return value.shape, value.dtype, value.stride(), value.requires_grad
 
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Capturing meets the user's model, and no mode that looks at its ops."""
     applied = type(model)
+    hand_down(model)
     state = vars(model).pop(STATE)
     with ExitStack() as stack:
         stack.enter_context(detached_hooks(model))

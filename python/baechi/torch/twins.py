@@ -7,9 +7,12 @@ forward makes without naming a device fit the weights.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import copyreg
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -119,7 +122,7 @@ def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -
     for module in model.modules():
         for _, tensor in _tensors_of(module):
             memo[id(tensor)] = convert(tensor)
-    with _Replacing(convert):
+    with _Replacing(convert), _generators_copied():
         twin = copy.deepcopy(model, memo)
     for module in twin.modules():
         for kind in _HOOKS:
@@ -127,6 +130,17 @@ def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -
             for number in [number for number, hook in hooks.items() if not _is_torchs(hook)]:
                 del hooks[number]
     return twin
+
+
+@contextlib.contextmanager
+def _generators_copied() -> Iterator[None]:
+    """The state of a generator is a tensor, which must not be replaced in its copies."""
+
+    def reduce(generator: torch.Generator) -> tuple[Any, ...]:
+        return generator.clone_state, ()
+
+    with mock.patch.dict(copyreg.dispatch_table, {torch.Generator: reduce}):
+        yield
 
 
 def twin_of_call(
@@ -141,7 +155,7 @@ def twin_of_call(
     """
     call = tuple(args), dict(kwargs)
     try:
-        with _Replacing(convert):
+        with _Replacing(convert), _generators_copied():
             return copy.deepcopy(call)
     except Exception:  # whatever an object's __deepcopy__ may raise
         tensors, tree = flatten(call)
