@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from baechi.cluster import Cluster
     from baechi.plans import Plan
     from baechi.schedules import Schedule
-    from baechi.tables import Summary
+    from baechi.summaries import Summary
     from baechi.torch.model_plan import ModelPlan
 
 __all__ = [

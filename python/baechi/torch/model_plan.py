@@ -22,7 +22,7 @@ from baechi.torch.predictions import Compared, PlannedDevice
 from baechi.units import format_ns
 
 if TYPE_CHECKING:
-    from baechi.tables import Summary
+    from baechi.summaries import Summary
     from baechi.torch.compiling import CompileArgument
     from baechi.torch.fitting import Fits
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from baechi.tables import DeviceLine, Summary
+from baechi.summaries import DeviceLine, Summary
 from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
