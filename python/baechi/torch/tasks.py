@@ -65,6 +65,8 @@ def make_task(
     pin: Mapping[str, str],
     granularity: str,
     costs: Costs,
+    *,
+    free_backward: bool = False,
 ) -> tuple[Task, dict[str, int]]:
     """Prices a trace and makes its graph.
 
@@ -105,6 +107,7 @@ def make_task(
         update_ns=update_ns,
         allowed={u: (cluster.names[d],) for u, d in enumerate(pinned) if d >= 0},
         free_glue=granularity == "op",
+        free_backward=free_backward,
     )
     sources = [tables[kinds[0]][work].source for step in trace.steps for work in step.works]
     counted: dict[str, int] = {name: sources.count(name) for name in sorted(set(sources))}
