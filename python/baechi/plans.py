@@ -17,7 +17,7 @@ from baechi.cluster import Cluster
 from baechi.digests import differences
 from baechi.errors import PlanMismatchError
 from baechi.graph import Graph
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
@@ -269,7 +269,7 @@ class Plan:
         moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
         waits = f", {len(self.waits)} waits for memory" if self.waits else ""
         step = f"step {format_ns(self.makespan_ns)} under {made.rules} rules"
-        transfers = f"{self.num_transfers} transfers{moved}{waits}"
+        transfers = f"{counted(self.num_transfers, 'transfer', 'transfers')}{moved}{waits}"
         return Summary(
             headline=f"{self.algorithm}{asked}: {step}, {transfers}",
             devices=tuple(

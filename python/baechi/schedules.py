@@ -11,7 +11,7 @@ import numpy.typing as npt
 from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.graph import Graph
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi._core import Schedule as CoreSchedule
@@ -203,7 +203,7 @@ class Schedule:
         moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
         return Summary(
             headline=f"step {format_ns(step)} under {self.rules} rules, "
-            f"{len(self.transfers.tensor)} transfers{moved}",
+            f"{counted(len(self.transfers.tensor), 'transfer', 'transfers')}{moved}",
             devices=tuple(
                 DeviceLine(
                     name=name,

@@ -52,12 +52,14 @@ class DeviceLine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What does not fit, a headline, one line per device, and what else a reader must know."""
+    """Warnings, a headline, one line per device, and what else a reader must know."""
 
     headline: str
     devices: tuple[DeviceLine, ...]
     remarks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What makes all of it worth less."""
 
     @property
     def deficits(self) -> tuple[str, ...]:
@@ -76,7 +78,7 @@ class Summary:
         return tuple(texts)
 
     def renderables(self, width: int, *, blocks: bool = False) -> list[RenderableType]:
-        """For a console of rich: the deficits first, then headline, table, remarks and notes.
+        """For a console of rich: warnings, deficits, then headline, table, remarks and notes.
 
         Args:
             width: of the terminal, in characters.
@@ -84,7 +86,7 @@ class Summary:
         """
         table = as_table(device_columns(self.devices, width - _INDENT, blocks=blocks), _INDENT)
         return [
-            *(hanging(text, width, "bold red") for text in self.deficits),
+            *(hanging(text, width, "bold red") for text in (*self.warnings, *self.deficits)),
             hanging(self.headline, width, "bold"),
             table,
             *(hanging(f"  {text}", width) for text in self.remarks),
@@ -122,8 +124,8 @@ def device_columns(
     bars = [bar(line.peak_bytes / max(line.cap_bytes, 1), blocks=blocks) for line in devices]
     full = Column(heading="", cells=bars, importance=60, is_text=True, styles=styles)
     columns = [device, ops, *others, dataclasses.replace(peak, styles=styles), full]
-    if any(line.peak_op is not None for line in devices):
-        at_op = ["" if line.peak_op is None else f'"{line.peak_op}"' for line in devices]
+    if any(line.peak_op for line in devices):
+        at_op = [f'"{line.peak_op}"' if line.peak_op else "" for line in devices]
         columns.append(Column(heading="peak at", cells=at_op, importance=10, is_text=True))
     return fitted(columns, width)
 

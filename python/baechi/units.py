@@ -15,6 +15,7 @@ from typing import SupportsIndex
 from baechi.errors import InputError
 
 __all__ = [
+    "counted",
     "format_bytes",
     "format_bytes_short",
     "format_ns",
@@ -135,6 +136,15 @@ def format_bytes_short(num_bytes: int) -> str:
     ('512', '8Gi', '9.1Gi')
     """
     return format_bytes(num_bytes).replace(" ", "").removesuffix("B")
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """So many things.
+
+    >>> counted(0, "copy", "copies"), counted(1, "copy", "copies")
+    ('no copies', '1 copy')
+    """
+    return f"{count or 'no'} {one if count == 1 else many}"
 
 
 def format_ns(time_ns: int) -> str:

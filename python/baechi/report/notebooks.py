@@ -85,7 +85,7 @@ def summary_html(summary: Summary) -> str:
     rows = (_device_row(at, line, tuple(made_of)) for at, line in enumerate(summary.devices))
     head = ("device", "ops", "busy", *made_of.values(), "peak", "limit", "")
     ends = (*summary.remarks, *summary.notes)
-    return _cell(summary.headline, head, rows, ends, summary.deficits)
+    return _cell(summary.headline, head, rows, ends, (*summary.warnings, *summary.deficits))
 
 
 def comparison_html(compared: Comparison) -> str:

@@ -17,7 +17,7 @@ from baechi.torch.real_rehearsal import why_without_numbers
 from baechi.torch.remaking import OptimizerArgument
 from baechi.torch.simdev import NoValuesError
 from baechi.torch.stages import How, Stage, StepRun
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 __all__ = ["Rehearsal", "rehearsal_of", "rehearse"]
 
@@ -50,9 +50,11 @@ class Rehearsal:
 
     def __str__(self) -> str:
         """One line per device and the losses."""
+        moved = counted(self.copies, "copy", "copies")
+        size = f" of {format_bytes(self.copied_bytes)}" if self.copies else ""
         lines = [
             f"{'dry rehearsal' if self.dry else 'rehearsal'} at {self.level} level: step "
-            f"{format_ns(self.step_ns)}, {self.copies} copies of {format_bytes(self.copied_bytes)}"
+            f"{format_ns(self.step_ns)}, {moved}{size}"
         ]
         for name, peak, cap in zip(self.devices, self.peak_bytes, self.cap_bytes, strict=True):
             lines.append(f"  {name}  peak {format_bytes(peak)} of {format_bytes(cap)}")
