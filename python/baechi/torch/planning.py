@@ -218,7 +218,7 @@ def prepare(
     if unseen := unseen_modules(trace, units):
         listed = ", ".join(f'"{name}"' for name in unseen[:5]) + (", ..." if unseen[5:] else "")
         notes = (*notes, f"not used by this call, but given a device: {listed}")
-    task, prices = make_task(
+    task, prices, more = make_task(
         trace,
         units,
         cluster,
@@ -229,7 +229,7 @@ def prepare(
         costs,
         free_backward=backward == "free",
     )
-    notes = (*notes, *_left_out(task))
+    notes = (*notes, *more, *_left_out(task))
     context = Context(
         cluster,
         mode,
