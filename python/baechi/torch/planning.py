@@ -174,12 +174,14 @@ def prepare(
     level: str = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
+    backward: str = "colocated",
 ) -> Prepared:
     """Captures, traces and prices a call without searching; see `plan`."""
     _check_choice("mode", mode, ("training", "inference"))
     _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
     _check_choice("granularity", granularity, ("module", "op"))
     _check_choice("level", level, ("auto", "op", "module"))
+    _check_choice("backward", backward, ("colocated", "free"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
@@ -220,10 +222,18 @@ def prepare(
     if unseen := unseen_modules(trace, units):
         listed = ", ".join(f'"{name}"' for name in unseen[:5]) + (", ..." if unseen[5:] else "")
         notes = (*notes, f"not used by this call, but given a device: {listed}")
-    task, prices = make_task(
-        trace, units, cluster, reader, objective, pin or {}, granularity, costs
+    task, prices, more = make_task(
+        trace,
+        units,
+        cluster,
+        reader,
+        objective,
+        pin or {},
+        granularity,
+        costs,
+        free_backward=backward == "free",
     )
-    notes = (*notes, *_left_out(task))
+    notes = (*notes, *more, *_left_out(task))
     context = Context(
         cluster,
         mode,
