@@ -11,7 +11,7 @@ from torch import nn
 from baechi.errors import InputError
 from baechi.torch.compiling import outside
 
-__all__ = ["STATE", "applied_class", "change_class", "original_class"]
+__all__ = ["STATE", "applied_class", "change_class", "original_class", "refuse_applied"]
 
 STATE = "_baechi_application"
 _ORIGINAL = "_baechi_original_class"
@@ -43,6 +43,14 @@ def applied_class(original: type[Any]) -> type[nn.Module]:
     attributes |= {"forward": forward, "__reduce_ex__": reduce_ex, _ORIGINAL: original}
     made: type[nn.Module] = type(original.__name__, (original,), attributes)
     return made
+
+
+def refuse_applied(model: nn.Module) -> None:
+    """Raises InputError for a model that runs as a plan says."""
+    if STATE in vars(model):
+        raise InputError(
+            "a plan is applied to the model already", hint="remove it first: plan.remove(model)"
+        )
 
 
 def original_class(model: nn.Module) -> type[nn.Module]:

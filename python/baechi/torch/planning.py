@@ -19,6 +19,7 @@ from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import (
     describe,
     describe_inputs,
+    refuse_placed,
     refuse_scripted,
     refuse_unmade,
     refuse_wrapped,
@@ -32,6 +33,7 @@ from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
 from baechi.torch.search import search
 from baechi.torch.shortages import shortage
+from baechi.torch.simdev import outside
 from baechi.torch.stand_ins import kernels_of
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing_levels import trace_at
@@ -41,6 +43,7 @@ __all__ = ["Planned", "Prepared", "plan", "prepare", "searched", "study"]
 _FOREACH = ("cuda", "xpu", "mtia", "privateuseone")  # where PyTorch's optimizers prefer foreach
 
 
+@outside()
 def plan(
     model: torch.nn.Module,
     args: Sequence[Any] = (),
@@ -189,6 +192,7 @@ def prepare(
     _check_autocast(autocast)
     costs = costs or Costs({})
     refuse_wrapped(model)
+    refuse_placed(model, (args, kwargs))
     refuse_scripted(model)
     refuse_unmade(model)
     cluster, notes = read_torch_devices(devices)
