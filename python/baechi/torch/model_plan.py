@@ -49,7 +49,7 @@ class ModelPlan:
         compared: obvious placements.
         model: what the model holds (`baechi.torch.fingerprints`).
         inputs: the planned inputs, such as "input_ids: int64[4,128]".
-        prices: how many forward calls have a price of each source.
+        prices: how many forward calls have a price of each source; notes name the unmeasured.
         confirmed: peaks by device that a dry rehearsal measured; empty without one.
         module_level_peaks: the same of a call that runs module by module, in a plan for op level.
         notes: what a reader must know.

@@ -200,14 +200,8 @@ def prepare(
     reader, more = _optimizer(optimizer, model, cluster, training)
     notes = (*notes, *more)
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
-    if level == "op" and captured.level != "op":
-        raise InputError(
-            "no graph may stand for the model: " + "; ".join(captured.reasons),
-            hint='plan with level="auto"',
-        )
-    taken = "module" if level == "module" else captured.level
-    trace, more = trace_at(
-        taken,
+    trace, taken, reasons, more = trace_at(
+        level,
         captured,
         model,
         args,
@@ -240,7 +234,7 @@ def prepare(
         reader,
         granularity,
         taken,
-        captured.reasons if taken == captured.level else ("module level was asked for",),
+        reasons,
         describe(model),
         describe_inputs(model, args, kwargs or {}),
         prices,
