@@ -9,7 +9,12 @@ from torch.optim import Optimizer
 
 from baechi.errors import InputError
 from baechi.torch.application import LEVELS, Application, Status
-from baechi.torch.applied_class import STATE, applied_class, change_class, original_class
+from baechi.torch.applied_class import (
+    STATE,
+    applied_class,
+    change_class,
+    original_class,
+)
 from baechi.torch.compiled_modules import add_forwards, remove_forwards
 from baechi.torch.compiling import CompileArgument, Compiling, read_compile
 from baechi.torch.computed_weights import let_go_of_graphs
