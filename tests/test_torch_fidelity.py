@@ -15,6 +15,7 @@ from baechi.torch.capture import capture
 from baechi.torch.placed_graph import PlacedProgram, is_placed, place_program
 from baechi.torch.program import Program
 from baechi.torch.simdev import simulated, to_host
+from torch_changing_models import CHANGING
 from torch_models import BY_NAME, loss_of
 from torch_placements import move_to, random_placement, three
 
@@ -65,7 +66,7 @@ def test_an_awkward_model_has_a_graph_with_the_same_numbers(
         assert torch.equal(to_host(out), expected[0])
 
 
-@pytest.mark.parametrize(("make", "reason"), corner_cases.UNFAITHFUL)
+@pytest.mark.parametrize(("make", "reason"), corner_cases.UNFAITHFUL + CHANGING)
 def test_what_a_graph_would_lose_is_said_with_a_way_out(
     make: Callable[[], nn.Module], reason: str
 ) -> None:

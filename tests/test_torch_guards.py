@@ -5,15 +5,18 @@ import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import torch_applied
 from baechi.torch.model_state import ModelState
 
 SCALE = 2.0
+NOTES = MagicMock()  # has every attribute that it is asked for
 ONE = torch.ones(2, 1)
 TABLE = {"factor": [1.0]}
 
@@ -26,6 +29,9 @@ class Helper:
     def __init__(self) -> None:
         self.scale, self.unread = 2.0, 0
         self.inner = types.SimpleNamespace(shift=1.0)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * self.scale
 
 
 class Slotted:
@@ -59,7 +65,7 @@ class Model(nn.Module):
             nonlocal captured
             captured = value
 
-        self.shifted, self.capture = shifted, capture
+        self.shifted, self.capture, self.method = shifted, capture, Helper().scaled
 
     @property
     def scale(self) -> float:
@@ -67,7 +73,15 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.drop(self.act(self.b(x))) * self.scale + TABLE["factor"][0]
-        return double(self.shifted(y)) * self.dims[0] * self.recent[0] * float(self.array[0])
+        from torch_applied import WIDTH
+
+        NOTES(WIDTH)
+        return (
+            double(self.method(self.shifted(y)))
+            * self.dims[0]
+            * self.recent[0]
+            * float(self.array[0])
+        )
 
 
 @pytest.fixture
@@ -79,6 +93,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> tuple[Model, ModelState]:
         (TABLE, "factor", [1.0]),
     ):
         monkeypatch.setitem(place, name, value)
+    monkeypatch.setattr(torch_applied, "WIDTH", torch_applied.WIDTH)
     monkeypatch.setattr(Block, "factor", 3.0)
     monkeypatch.setattr(Block, "forward", Block.forward)
     model = Model()
@@ -102,6 +117,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     ),
     "captured": lambda m: m.capture(5.0),
     "shifted.0.0": lambda m: m.shifted.__defaults__[0].__setitem__(0, 1.0),
+    "method.__self__.scale": lambda m: setattr(m.method.__self__, "scale", 7.0),
+    "torch_applied.WIDTH": lambda m: setattr(torch_applied, "WIDTH", 5),
     "SCALE": lambda m: globals().update(SCALE=3.0),
     "double": lambda m: globals().update(double=torch.relu),
     "TABLE.factor.0": lambda m: TABLE["factor"].__setitem__(0, 2.0),

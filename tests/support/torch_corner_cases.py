@@ -1,10 +1,8 @@
 """Tables of small models: awkward ones that have a faithful graph, and ones that have none."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -208,39 +206,6 @@ class ChangingAttribute(nn.Module):
         return self.l(x) + self.total
 
 
-class Noting:
-    def __init__(self) -> None:
-        self.calls, self.last = 0, None
-
-
-class Held(Running):
-    """A forward given as a function, with things to change."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, l=linear())
-        self.last: Any = None
-        self.cache: dict[str, Any] = {}
-        self.items: list[Any] = []
-        self.note = Noting()
-        self.rng, self.generator = random.Random(1), torch.Generator()
-
-
-def changing(change: Callable[[Any, Tensor], object]) -> Callable[[], nn.Module]:
-    """A model whose forward does something beside."""
-
-    def forward(self: Any, x: Tensor) -> Tensor:
-        y = self.l(x)
-        change(self, y)
-        return y + torch.rand(8)
-
-    return lambda: Held(forward)
-
-
-def forking(self: Any, y: Tensor) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-
-
 def inferring(self: Any, x: Tensor) -> Tensor:
     with torch.inference_mode():
         y = self.l(x)
@@ -249,24 +214,6 @@ def inferring(self: Any, x: Tensor) -> Tensor:
 
 OUTSIDE = torch.randn(8, 8, requires_grad=True)
 FIXED = torch.ones(8)
-COUNTS = {"calls": 0}
-
-CHANGING: tuple[tuple[Callable[[Any, Tensor], object], str], ...] = (
-    (lambda m, y: torch.manual_seed(1), r"random state of .*seed before the call"),
-    (forking, r"random state of torch \(get_state\)"),
-    (lambda m, y: torch.set_rng_state(torch.get_rng_state()), r"random state of torch"),
-    (lambda m, y: random.random(), r"random numbers of Python"),
-    (lambda m, y: np.random.rand(), r"random numbers of NumPy"),
-    (lambda m, y: m.rng.random(), r'changes the attribute "rng"'),
-    (lambda m, y: setattr(m, "last", y.detach()), r'changes the attribute "last"'),
-    (lambda m, y: m.cache.update(k=1), r'changes the attribute "cache" and 1 more'),
-    (lambda m, y: m.items.append(y), r'changes the attribute "items"'),
-    (lambda m, y: setattr(m.note, "calls", m.note.calls + 1), r'the attribute "note.calls"'),
-    (lambda m, y: setattr(m.l, "last", y), r'changes the attribute "l.last"'),
-    (lambda m, y: COUNTS.update(calls=COUNTS["calls"] + 1), r'attribute ".*COUNTS.calls"'),
-    (lambda m, y: m.register_buffer("new", y.detach()), r'which modules and weights .*"new"'),
-    (lambda m, y: m.l.weight.requires_grad_(False), r'weights .*"l.weight.requires_grad"'),
-)
 
 UNFAITHFUL: tuple[tuple[Callable[[], nn.Module], str], ...] = (
     (corners.WithCustomFunction, r'"Straight" has a backward of its own.*detach'),
@@ -284,7 +231,6 @@ UNFAITHFUL: tuple[tuple[Callable[[], nn.Module], str], ...] = (
         r'graph reach "l.weight".*no_grad instead',
     ),
     (lambda: Running(lambda m, x: m.l(x) * m.l(x).sum().item(), l=linear()), r"by the values"),
-    *((changing(change), reason) for change, reason in CHANGING),
     (lambda: Running(lambda m, x: m.l(x)[x[:, 0] > 0], l=linear()), r"shape of .* depends on val"),
     (
         lambda: Running(

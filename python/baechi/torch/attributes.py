@@ -34,6 +34,7 @@ __all__ = [
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 MOST_ITEMS = 1000  # of a container; of larger ones the length counts alone
+MOST_LEVELS = 32  # of containers and objects in each other
 MOST_VALUES = 20_000  # of a model; what comes after them is not looked into
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 # The tables of every module, and its mode, which are compared elsewhere.
@@ -71,6 +72,7 @@ class Reading:
     functions: list[tuple[Any, type | None]] = field(default_factory=list)
     arrays: list[tuple[Any, Any]] = field(default_factory=list)
     owner: type | None = None
+    _depth: int = 0
     _met: dict[int, Any] = field(default_factory=dict)
 
     def add(self, label: str, owner: Mapping[Any, Any], key: Any, value: Any) -> None:
@@ -83,17 +85,24 @@ class Reading:
         self.values[label] = value
         if type(value) in _PLAIN or isinstance(value, (*_BY_VALUE, Tensor, nn.Module, type)):
             return
-        if id(value) in self._met or len(self.values) > MOST_VALUES:
+        if id(value) in self._met or len(self.values) > MOST_VALUES or self._depth > MOST_LEVELS:
             self.values[label] = type(value)
             return
         self._met[id(value)] = value  # kept, so that the id stays its own
+        self._depth += 1
+        self._look_inside(label, value)
+        self._depth -= 1
+
+    def _look_inside(self, label: str, value: Any) -> None:
         if isinstance(value, _CONTAINERS):
             self._look_into(label, value)
             if is_users(type(value)):
                 self._look_at_attributes(label, value)
         elif callable(value) and not is_users(type(value)):
             self.functions.append((value, self.owner))
-        elif type(value).__module__.partition(".")[0] in _WITH_STATE:
+            if isinstance(value, types.MethodType):
+                self.look(f"{label}.__self__", value.__self__)
+        elif _root_of(type(value)) in _WITH_STATE:
             self.values[label] = state_of(value)
             if hasattr(value, "tobytes"):
                 self.arrays.append((value, self.values[label]))
@@ -171,7 +180,11 @@ def _form(value: Tensor) -> tuple[Any, ...]:
 
 def is_users(kind: Any) -> bool:
     """Whether a type is neither of Python's library nor of torch, NumPy or ours."""
-    return comes_from_user(str(getattr(kind, "__module__", None) or "builtins"))
+    return comes_from_user(_root_of(kind))
+
+
+def _root_of(kind: Any) -> str:
+    return str(getattr(kind, "__module__", None) or "builtins").partition(".")[0]
 
 
 def comes_from_user(module: str) -> bool:

@@ -9,6 +9,7 @@ other ways (names made at run time, objects made in forward, files, clocks) is n
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 from baechi.torch.attributes import Reading, comes_from_user, is_users, read_module
 
-__all__ = ["Code", "read_state"]
+__all__ = ["Code", "content_of", "read_state"]
 
 MOST_FUNCTIONS = 1000
 MOST_ROUNDS = 3  # objects lead to code, code to names, names to objects
@@ -78,8 +79,8 @@ class Code:
         """Reads what stands in the places now."""
         for label, owner, name in self._places.values():
             if isinstance(owner, types.CellType):
-                reading.cells.append((owner, _content(owner)))
-                reading.look(label, _content(owner))
+                reading.cells.append((owner, content_of(owner)))
+                reading.look(label, content_of(owner))
             elif name in owner:
                 reading.add(label, owner, name, owner[name])
         for label, value in self._contents.items():
@@ -136,7 +137,7 @@ class Code:
 
     def _read_function(self, function: Any, owner: type | None) -> None:
         label = getattr(function, "__qualname__", type(function).__name__)
-        if hasattr(function, "cache_clear"):
+        if isinstance(function, _CACHE):
             self.caches.append(function)
         if isinstance(function, functools.partial):
             self._look(f"arguments of {label}", function.args)
@@ -152,6 +153,8 @@ class Code:
                 self._visit_attribute(owner, name)
             if name in function.__globals__:
                 self._visit(module, function.__globals__, name, names)
+            elif name in sys.modules:  # imported by the function
+                self._visit(module, sys.modules, name, names)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._visit(label, cell, name, names)
         self._look(f"defaults of {label}", function.__defaults__)
@@ -170,7 +173,7 @@ class Code:
 
     def _visit(self, where: str, owner: Place, name: str, names: list[str], depth: int = 0) -> None:
         """Notes a place; functions there are followed, modules and classes looked into."""
-        value = _content(owner) if isinstance(owner, types.CellType) else owner[name]
+        value = content_of(owner) if isinstance(owner, types.CellType) else owner[name]
         if isinstance(value, types.ModuleType):
             if comes_from_user(value.__name__) and depth < 2:
                 for inner in names:
@@ -204,21 +207,33 @@ def _functions_in(value: Any) -> Iterator[Any]:
     waiting, met = [value], {id(value)}
     while waiting:
         one = waiting.pop()
-        if isinstance(one, functools.partial) or hasattr(one, "cache_clear"):
-            yield one
-        inner = [getattr(one, name, None) for name in ("__wrapped__", "__func__", "func", "fget")]
+        inner: list[Any] = []
         if isinstance(one, types.FunctionType):
+            inner.append(vars(one).get("__wrapped__"))
             if comes_from_user(one.__globals__.get("__name__", "")):
                 yield one
             else:  # a decorator's wrapper
-                inner += map(_content, one.__closure__ or ())
+                inner += map(content_of, one.__closure__ or ())
+        elif isinstance(one, (functools.partial, _CACHE)):
+            yield one
+            inner.append(getattr(one, "func", None) or getattr(one, "__wrapped__", None))
+        elif isinstance(one, (types.MethodType, staticmethod, classmethod)):
+            inner.append(one.__func__)
+        elif isinstance(one, property):
+            inner.append(one.fget)
+        elif isinstance(one, functools.cached_property):
+            inner.append(one.func)
         for function in inner:
-            if callable(function) and not isinstance(function, type) and id(function) not in met:
+            if id(function) not in met:
                 met.add(id(function))
                 waiting.append(function)
 
 
-def _content(cell: Any) -> Any:
+_CACHE = type(functools.lru_cache(lambda: None))
+
+
+def content_of(cell: types.CellType) -> Any:
+    """The value of a closure's variable; None where it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:  # it is empty

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from baechi.torch.attributes import Reading
-from baechi.torch.code_reading import Code, read_state
+from baechi.torch.code_reading import Code, content_of, read_state
 
 __all__ = ["surroundings_kept"]
 
@@ -41,7 +41,8 @@ def _put_back(code: Code, before: Reading) -> None:
         if key not in owner or owner[key] is not value:
             code.put(owner, key, value)
     for cell, value in before.cells:
-        cell.cell_contents = value
+        if content_of(cell) is not value:
+            cell.cell_contents = value
     for owner, key in code.absent(before):
         code.remove(owner, key)
     for held, content in before.held:
