@@ -54,6 +54,8 @@ def trace_at(
             raise error
         trace = trace_call(model, captured.program, args, kwargs, **options)
         return trace, ("memory is that of the exported graph: the model's own code needs numbers",)
+    notes = trace.left_out
     if trace.source == "real step":
-        return trace, ("captured in one real step on a copy, on the CPU: its code reads numbers",)
-    return trace, ()
+        how = "captured in one real step on a copy, on the CPU: its code reads numbers"
+        notes = (how, *notes)
+    return trace, notes
