@@ -197,13 +197,18 @@ def test_diff_names_the_modules_that_moved(
     document = json.loads(Path(path).read_text())
     document["modules"]["head"] = other
     document["ops"]["body.1:relu:0"] = home
-    (tmp_path / "moved.json").write_text(json.dumps(document))
-    done = run(capsys, "diff", path, str(tmp_path / "moved.json"), "--json")
-    found = valid(done, "diff")
+    moved = tmp_path / "moved.json"
+    moved.write_text(json.dumps(document))
+    found = valid(run(capsys, "diff", path, str(moved), "--json"), "diff")
     assert found["moved"] == [{"module": "head", "before": home, "after": other}]
     assert [row["op"] for row in found["ops_moved"]] == ["body.1:relu:0"]
-    assert f"head: {home} -> {other}" in run(capsys, "diff", path, str(tmp_path / "moved.json")).out
+    shown = run(capsys, "diff", path, str(moved)).out
+    assert f"head: {home} -> {other}" in shown
+    assert "the second plan had modules moved by hand" in shown
     assert run(capsys, "diff", path, path).out == "the plans are equal\n"
+    told = valid(run(capsys, "show", str(moved), "--json"), "show")
+    assert (told["edited"], told["fits"]) == (True, None)
+    assert "(before the edit" in rehearse(capsys, str(moved)).out
 
 
 def test_a_plan_of_a_graph_and_one_of_a_model_cannot_be_compared(

@@ -56,6 +56,8 @@ def test_a_plan_shows_its_step_and_the_peaks(plan: baechi.Plan) -> None:
     assert format_ns(plan.makespan_ns) in words
     for device in plan.devices:
         assert format_bytes(device.peak_bytes) in words
+        assert all(format_bytes(size) in words for size in plan.held[device.name].values())
+    assert "activations" in words
     assert "assumed" in words
 
 
@@ -63,7 +65,7 @@ def test_a_schedule_shows_its_step_and_what_is_over_the_limit() -> None:
     builder = GraphBuilder()
     builder.op("a", 10, persistent_bytes=700)
     schedule = baechi.simulate(builder.build(), Cluster({"x": 500}), [0])
-    assert shown(schedule).strip().startswith("x is over its limit")
+    assert shown(schedule).strip().startswith("does not fit: x needs 200 B more")
     assert "10 ns" in shown(schedule)
 
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,32 @@ def test_kinds_are_rows_of_the_table_and_names_count_over_all_kinds() -> None:
         ("cuda:2", "rtx-3090", 24 * GIB),
         ("cpu", "cpu", 256 * 10**9),
     ]
+
+
+def test_a_kind_alone_has_the_memory_of_the_table_and_a_note_says_so() -> None:
+    _, notes = read_torch_devices("2xH200,a100-40gb")
+    assert described("2xH200,a100-40gb") == [
+        ("cuda:0", "h200", 141 * 10**9),
+        ("cuda:1", "h200", 141 * 10**9),
+        ("cuda:2", "a100-40gb", 40 * GIB),
+    ]
+    assert notes[:2] == (
+        "h200: 131.3 GiB as in the device table",
+        "a100-40gb: 40 GiB as in the device table",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2x24GiB,cpu", '"cpu" has no size'),
+        ("2xgeneric-gpu", '"2xgeneric-gpu" has no size'),
+        ("2xh300", 'the device table has no kind "h300"'),
+    ],
+)
+def test_a_kind_alone_needs_a_size_in_the_table(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_torch_devices(text)
 
 
 def test_links_are_those_of_the_table_and_named_as_assumed() -> None:

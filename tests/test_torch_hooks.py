@@ -156,7 +156,9 @@ def test_a_hook_gets_the_modules_and_tensors_of_the_copy() -> None:
         return output + adapter.weight.sum() * scale + model[0].bias
 
     model[2].register_forward_hook(adapts)
-    plan = planned(model, x, confirm=False)
+    options = {"optimizer": "adam", "loss": torch.sum, "pin": {"2": "cuda:0", "4": "cuda:1"}}
+    plan = baechi.plan(model, (x,), devices="2x4MiB", confirm=False, **options)
+    assert plan.device_of("0") == "cuda:0", "its weight is used with that of module 2"
     assert not any("is not counted" in note for note in plan.notes)
     assert places == set()
     assert model[0].bias.grad is None

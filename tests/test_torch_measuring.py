@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from baechi.torch.costs import Costs, DeviceCosts
 from baechi.torch.detection import cluster_of_machine
 from baechi.torch.links import fit_link, measure_link
 from baechi.torch.measuring import measure_calls, measure_costs
+from baechi.torch.planning import plan
 from baechi.torch.pricing import price
 from baechi.torch.signatures import signature_of
 from baechi.torch.work import work_of
@@ -50,6 +52,34 @@ def test_inference_has_no_backward_ops() -> None:
     costs = measure_costs(model, (torch.randn(32, 8),), training=False, repeats=1)
     assert "aten.addmm" in op_names(costs)
     assert not any("backward" in name for name in op_names(costs))
+
+
+def test_a_plan_says_which_ops_it_has_measured_prices_for() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    given: Any = {"optimizer": "sgd", "loss": torch.Tensor.sum, "confirm": False}
+    rows = (torch.randn(32, 8),)
+    costs = measure_costs(model, rows, training=True, repeats=1)
+    host = plan(model, rows, devices={"cpu": "1GiB"}, costs=costs, **given)
+    assert set(host.prices) == {"measured"}
+    assert not [note for note in host.notes if "not measured" in note]
+    mixed = plan(model, rows, devices={"cpu": "1GiB", "cuda:0": "1GiB"}, costs=costs, **given)
+    calls = sum(host.prices.values())
+    assert dict(mixed.prices) == {"analytic": calls}
+    (note,) = [note for note in mixed.notes if "not measured" in note]
+    assert note.startswith(f"{calls} of {calls} calls were not measured on generic-gpu and have")
+    times = dict(the_device(costs).times_ns)
+    (relu,) = [signature for signature in times if "aten.relu" in signature]
+    del times[relu]
+    partial = dataclasses.replace(the_device(costs), times_ns=times)
+    named = plan(model, rows, devices={"cpu": "1GiB"}, costs=Costs({"f": partial}), **given)
+    assert dict(named.prices) == {"analytic": 1, "measured": calls - 1}
+    assert (
+        f"1 of {calls} calls were not measured on cpu and have analytic prices: 1 of "
+        "aten.relu.default" in named.notes
+    )
+    unmeasured = plan(model, rows, devices={"cpu": "1GiB"}, **given)
+    assert dict(unmeasured.prices) == {"analytic": calls}
+    assert not [note for note in unmeasured.notes if "not measured" in note]
 
 
 def test_measuring_leaves_the_model_and_the_random_state_as_they_were() -> None:

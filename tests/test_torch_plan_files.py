@@ -1,5 +1,6 @@
 """The file of a model's plan: the same bytes again, one line per module, and who may use it."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import nn
 
 import baechi
 from baechi.torch import ModelPlan
+from baechi.torch.model_plan_text import excess_by_modules
 from torch_small_models import Scaled, Tied, rows, stack, total
 
 
@@ -55,6 +57,56 @@ def test_one_line_moves_one_module(file: Path) -> None:
     assert one.losses == other.losses
     assert other.peak_bytes[0] < one.peak_bytes[0]
     assert other.peak_bytes[1] > one.peak_bytes[1]
+
+
+def move_to_the_other(document: dict[str, Any]) -> None:
+    document["modules"]["2"] = "cuda:1"
+
+
+def test_an_edited_plan_says_first_that_its_predictions_are_of_the_placement_before(
+    file: Path,
+) -> None:
+    assert not ModelPlan.load(file).is_edited
+    plan = ModelPlan.load(edited(file, move_to_the_other))
+    assert (plan.is_edited, plan.is_within_limits) == (True, False)
+    first, *others = " ".join(str(plan).split()).split(" before the edit: training step ")
+    assert first.startswith("modules were moved after planning")
+    assert "baechi.rehearse(model, plan, ...)" in first
+    assert len(others) == 1
+    assert "per step before an edit" in repr(plan)
+    pinned = plan_of(stack(16, 16, 16, 16), rows(), loss=total, pin=plan.device_map)
+    assert (pinned.placement, pinned.is_edited) == (plan.placement, False)
+
+
+def test_what_was_measured_before_an_edit_is_not_shown_as_true() -> None:
+    options = {"devices": "2x1GiB", "mode": "inference", "pin": {"0": "cuda:0", "2": "cuda:1"}}
+    plan = baechi.plan(stack(16, 16, 16), (rows(),), **options)
+    assert "dry rehearsal" in str(plan)
+    moved = dataclasses.replace(plan, modules={"0": "cuda:1", "2": "cuda:0"})
+    assert "dry rehearsal" not in str(moved)
+    small = tuple(dataclasses.replace(d, cap_bytes=1) for d in plan.devices)
+    assert excess_by_modules(dataclasses.replace(plan, devices=small))
+    assert not excess_by_modules(dataclasses.replace(moved, devices=small))
+
+
+def test_entries_that_change_nothing_are_no_edit(file: Path) -> None:
+    def say_it_again(document: dict[str, Any]) -> None:
+        document["modules"] |= {"2.weight": "cuda:0", "4.weight": "cuda:1"}
+
+    assert not ModelPlan.load(edited(file, say_it_again)).is_edited
+
+
+def test_other_names_of_the_devices_are_no_edit(file: Path) -> None:
+    file.write_text(file.read_text().replace("cuda:", "xpu:"))
+    plan = ModelPlan.load(file)
+    assert (plan.device_of("4"), plan.is_edited) == ("xpu:1", False)
+
+
+def test_files_of_older_versions_still_load(file: Path) -> None:
+    plan = ModelPlan.load(edited(file, drop("predicted_for")))
+    assert not plan.is_edited
+    plan.save(file)
+    assert not ModelPlan.load(edited(file, move_to_the_other)).is_edited
 
 
 def test_what_must_stay_with_a_module_moves_along(tmp_path: Path) -> None:

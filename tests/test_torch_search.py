@@ -1,11 +1,15 @@
 """The search for placements of a model's modules."""
 
 import dataclasses
+import random
 
 import pytest
 
+from baechi import Cluster, Link
 from baechi.torch.outcomes import judge
 from baechi.torch.search import search
+from baechi.torch.splits import measure_units
+from baechi.torch.symmetry import Symmetry
 from baechi.torch.tasks import Task
 from torch_ledgers import prepared
 
@@ -47,3 +51,51 @@ def test_fewest_devices_leaves_a_device_empty_where_two_are_enough() -> None:
     outcome, _ = search(dataclasses.replace(task, objective="fewest-devices"))
     assert outcome.fits
     assert len(set(outcome.device_of_unit)) == 2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gnmt"])
+def test_placements_that_differ_in_names_of_alike_devices_cost_the_same(name: str) -> None:
+    task = with_caps(prepared(name, "training", 5).task, [0.4, 0.4, 0.7, 0.4, 0.4])
+    order, rng = measure_units(task).order, random.Random(1)
+    symmetry = Symmetry(task, order)
+    for _ in range(20):
+        placement = rng.choices(range(5), k=len(order))
+        stands_for_it = symmetry.canonical(placement)
+        one, other = judge(task, [placement, stands_for_it], "random")
+        assert one.rank[0] == other.rank[0]
+        assert one.num_used == other.num_used
+        assert one.peaks[2] == other.peaks[2]
+        assert sorted(one.peaks) == sorted(other.peaks)
+        used = dict.fromkeys(stands_for_it[unit] for unit in order)
+        used.pop(2, None)
+        assert list(used) == [0, 1, 3, 4][: len(used)]
+        exchanged = [{0: 4, 4: 1, 1: 0}.get(device, device) for device in placement]
+        assert symmetry.canonical(exchanged) == stands_for_it
+
+
+def test_devices_are_alike_with_equal_links_and_limits_and_without_pins() -> None:
+    def canonical(task: Task) -> list[int]:
+        placement = [2, 1, 0] + [2] * (len(task.units.names) - 3)
+        return Symmetry(task, range(len(placement))).canonical(placement)[:3]
+
+    task = prepared("gpt2", "training", 3).task
+    assert canonical(task) == [0, 1, 2]
+    assert canonical(with_caps(task, [0.5, 0.6, 0.5])) == [0, 1, 2]
+    assert canonical(with_caps(task, [0.5, 0.5, 0.6])) == [2, 0, 1]
+    assert canonical(with_caps(task, [0.4, 0.5, 0.6])) == [2, 1, 0]
+    pinned = dataclasses.replace(task, pinned=(2, *task.pinned[1:]))
+    assert canonical(pinned) == [2, 0, 1]
+    link, slow = Link("10us", "12GB/s"), Link("10us", "1GB/s")
+    names = task.cluster.names
+    pairs = {(a, b): link for a in names for b in names if a != b}
+    slow_pair = {(names[0], names[1]): slow, (names[1], names[0]): slow}
+    cluster = Cluster(task.cluster.devices, pairs | slow_pair)
+    assert canonical(dataclasses.replace(task, cluster=cluster)) == [2, 0, 1]
+
+
+def test_devices_that_are_alike_are_used_in_their_order() -> None:
+    task = with_caps(prepared("gpt2", "training", 6).task, [0.4] * 6)
+    outcome, _ = search(task)
+    order = measure_units(task).order
+    used = list(dict.fromkeys(outcome.device_of_unit[unit] for unit in order))
+    assert used == list(range(len(used)))

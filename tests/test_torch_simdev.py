@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import baechi
 from baechi.torch import simdev
 
 torch.set_num_threads(1)
@@ -108,3 +109,47 @@ def test_a_copied_parameter_has_no_gradient() -> None:
         layer(torch.ones(1, 2).to(layer.weight.device)).sum().backward()
         assert layer.weight.grad is not None
         assert copy.deepcopy(layer).weight.grad is None
+
+
+@pytest.fixture(name="attention")
+def attention_between_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    middle = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Linear(16, 16), middle, nn.Linear(16, 16))
+
+
+PINNED = {"devices": "2x1MiB", "mode": "inference", "pin": {"0": "cuda:0", "2": "cuda:1"}}
+
+
+def test_a_model_may_be_planned_and_rehearsed_while_devices_are_simulated(
+    attention: nn.Sequential,
+) -> None:
+    x = torch.randn(2, 4, 16)
+    expected = attention(x).detach()
+    outside = baechi.plan(attention, (x,), **PINNED)
+    with simdev.simulated(["1MiB", "1MiB"]) as devices:
+        plan = baechi.plan(attention, (x,), **PINNED)
+        assert plan == outside
+        assert baechi.rehearse(attention, plan, (x,)).copies == plan.copies > 0
+        assert plan.fits((x,))
+        assert (devices.transfers, devices.peak_bytes(0)) == ([], 0)
+        plan.apply(attention, devices={"cuda:0": "simdev:0", "cuda:1": "simdev:1"})
+        assert simdev.to_host(attention(x)).equal(expected)
+        assert devices.transfers
+
+
+def test_what_is_on_simulated_devices_already_cannot_be_planned_or_rehearsed(
+    attention: nn.Sequential,
+) -> None:
+    x = torch.randn(2, 4, 16)
+    plan = baechi.plan(attention, (x,), **PINNED)
+    with simdev.simulated(2):
+        with pytest.raises(baechi.InputError, match="input 0 is on a simulated device"):
+            baechi.plan(attention, (x.to(FIRST),), **PINNED)
+        moved = copy.deepcopy(attention).to(SECOND)
+        with pytest.raises(baechi.InputError, match=r'"0\.weight" is on a simulated device'):
+            baechi.rehearse(moved, plan, (x,))
+        plan.apply(attention, devices={"cuda:0": "simdev:0", "cuda:1": "simdev:1"})
+        for call in (lambda: plan.fits((x,)), lambda: baechi.plan(attention, (x,), **PINNED)):
+            with pytest.raises(baechi.InputError, match="applied to the model already"):
+                call()

@@ -42,7 +42,7 @@ class Grouping:
 
     original: Graph
     graph: Graph
-    node_of: npt.NDArray[np.int32]
+    node_of: npt.NDArray[np.int32] = dataclasses.field(repr=False)
     steps: tuple[str, ...]
 
     @property

@@ -17,11 +17,11 @@ from baechi.cluster import Cluster
 from baechi.digests import differences
 from baechi.errors import PlanMismatchError
 from baechi.graph import Graph
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
-    from baechi.tables import Summary
+    from baechi.summaries import Summary
 
 __all__ = ["Candidate", "Device", "Plan", "Provenance", "Wait"]
 
@@ -235,9 +235,9 @@ class Plan:
         return plan
 
     def _repr_html_(self) -> str:
-        from baechi.report.notebooks import plan_html
+        from baechi.report.notebooks import summary_html
 
-        return plan_html(self)
+        return summary_html(self.summary)
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be saved as the same bytes."""
@@ -261,7 +261,7 @@ class Plan:
     @property
     def summary(self) -> Summary:
         """What `print` shows, in parts."""
-        from baechi.tables import DeviceLine, Summary
+        from baechi.summaries import DeviceLine, Summary
 
         made = self.provenance
         chosen = f" ({made.algorithm} of {len(self.candidates)})"
@@ -269,7 +269,7 @@ class Plan:
         moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
         waits = f", {len(self.waits)} waits for memory" if self.waits else ""
         step = f"step {format_ns(self.makespan_ns)} under {made.rules} rules"
-        transfers = f"{self.num_transfers} transfers{moved}{waits}"
+        transfers = f"{counted(self.num_transfers, 'transfer', 'transfers')}{moved}{waits}"
         return Summary(
             headline=f"{self.algorithm}{asked}: {step}, {transfers}",
             devices=tuple(

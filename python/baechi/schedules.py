@@ -11,11 +11,11 @@ import numpy.typing as npt
 from baechi.cluster import Cluster
 from baechi.errors import InputError
 from baechi.graph import Graph
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi._core import Schedule as CoreSchedule
-    from baechi.tables import Summary
+    from baechi.summaries import Summary
 
 __all__ = ["Schedule", "TransferColumns"]
 
@@ -165,9 +165,9 @@ class Schedule:
         write_trace(path, self)
 
     def _repr_html_(self) -> str:
-        from baechi.report.notebooks import schedule_html
+        from baechi.report.notebooks import summary_html
 
-        return schedule_html(self)
+        return summary_html(self.summary)
 
     def __eq__(self, other: object) -> bool:
         """Whether everything but the graph's and cluster's names of things is equal."""
@@ -195,7 +195,7 @@ class Schedule:
     def summary(self) -> Summary:
         """What `print` shows, in parts."""
         from baechi.holdings import at_peaks
-        from baechi.tables import DeviceLine, Summary
+        from baechi.summaries import DeviceLine, Summary
 
         num_ops = np.bincount(self.device, minlength=self.cluster.num_devices).tolist()
         peak_ops = [self.graph.op_names[op] if op >= 0 else None for op in self.peak_op.tolist()]
@@ -203,7 +203,7 @@ class Schedule:
         moved = f" of {format_bytes(self.transferred_bytes)}" if self.transferred_bytes else ""
         return Summary(
             headline=f"step {format_ns(step)} under {self.rules} rules, "
-            f"{len(self.transfers.tensor)} transfers{moved}",
+            f"{counted(len(self.transfers.tensor), 'transfer', 'transfers')}{moved}",
             devices=tuple(
                 DeviceLine(
                     name=name,

@@ -14,7 +14,15 @@ from typing import SupportsIndex
 
 from baechi.errors import InputError
 
-__all__ = ["format_bytes", "format_ns", "parse_bandwidth", "parse_bytes", "parse_ns"]
+__all__ = [
+    "counted",
+    "format_bytes",
+    "format_bytes_short",
+    "format_ns",
+    "parse_bandwidth",
+    "parse_bytes",
+    "parse_ns",
+]
 
 _BINARY = {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _DECIMAL = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -119,6 +127,24 @@ def format_bytes(num_bytes: int) -> str:
     return _format(
         num_bytes, (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40))
     )
+
+
+def format_bytes_short(num_bytes: int) -> str:
+    """The same in fewer characters, as Kubernetes writes it: for tables with many columns.
+
+    >>> format_bytes_short(512), format_bytes_short(8 * 2**30), format_bytes_short(9_770_000_000)
+    ('512', '8Gi', '9.1Gi')
+    """
+    return format_bytes(num_bytes).replace(" ", "").removesuffix("B")
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """So many things.
+
+    >>> counted(0, "copy", "copies"), counted(1, "copy", "copies")
+    ('no copies', '1 copy')
+    """
+    return f"{count or 'no'} {one if count == 1 else many}"
 
 
 def format_ns(time_ns: int) -> str:

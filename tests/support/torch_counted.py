@@ -45,9 +45,8 @@ def levels_of(case: ModelCase) -> tuple[dict[str, Level], tuple[Program, ...]]:
     options = {"training": True, "loss": None, "autocast": None}
     found = {}
     for level in ("op", "module") if captured.level == "op" else ("module",):
-        trace, _ = trace_at(
-            level, captured, model, args, kwargs, kernels=kernels_of(cluster, Costs({})), **options
-        )
+        kernels = kernels_of(cluster, Costs({}))
+        trace = trace_at(level, captured, model, args, kwargs, kernels=kernels, **options).trace
         units = with_other_names(find_units(trace, parents_of(model)), model)
         found[level] = Level(trace, units, flatten(trace))
     program = captured.program

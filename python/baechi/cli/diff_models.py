@@ -25,6 +25,12 @@ def differences(before: ModelPlan, after: ModelPlan, top: int) -> Differences:
     ]
     if document["inputs_differ"]:
         others.append("the planned inputs differ")
+    edited = [f"the {n} plan" for n, p in (("first", before), ("second", after)) if p.is_edited]
+    if edited:
+        told = (
+            f"{' and '.join(edited)} had modules moved by hand since: all times, copies and peaks"
+        )
+        others.insert(0, f"{told} are of the placement before")
     return Differences(
         document=document,
         step_ns=(before.step_ns, after.step_ns),
@@ -72,7 +78,8 @@ def _paths(before: ModelPlan, after: ModelPlan) -> list[str]:
 def _side(plan: ModelPlan) -> dict[str, Any]:
     return {
         **{name: getattr(plan, name) for name in _SIDE},
-        "fits": plan.is_within_limits,
+        "edited": plan.is_edited,
+        "fits": None if plan.is_edited else plan.is_within_limits,
         "step_ns": plan.step_ns,
         "copies": plan.copies,
         "copied_bytes": plan.copied_bytes,

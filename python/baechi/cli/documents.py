@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from baechi.cluster import Cluster
     from baechi.plans import Plan
     from baechi.schedules import Schedule
-    from baechi.tables import Summary
+    from baechi.summaries import Summary
     from baechi.torch.model_plan import ModelPlan
 
 __all__ = [
@@ -68,7 +68,8 @@ def model_plan_document(plan: ModelPlan) -> dict[str, Any]:
         "granularity": plan.granularity,
         "level": plan.level,
         "autocast": plan.autocast,
-        "fits": plan.is_within_limits,
+        "edited": plan.is_edited,
+        "fits": None if plan.is_edited else plan.is_within_limits,
         "step_ns": plan.step_ns,
         "copies": plan.copies,
         "copied_bytes": plan.copied_bytes,

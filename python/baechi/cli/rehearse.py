@@ -12,7 +12,7 @@ from baechi.cli.failures import INFEASIBLE
 from baechi.cli.output import Outcome, progress
 from baechi.cli.reading import read_thing
 from baechi.errors import InputError
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,6 +97,7 @@ def _outcome(found: Rehearsal, plan: ModelPlan) -> Outcome:
     document: dict[str, Any] = {
         "level": found.level,
         "dry": found.dry,
+        "edited": plan.is_edited,
         "step_ns": found.step_ns,
         "planned_step_ns": plan.step_ns,
         "copies": found.copies,
@@ -115,10 +116,13 @@ def _shown(document: dict[str, Any], width: int) -> list[RenderableType]:
     from baechi.tables import Column, as_table, fitted, hanging
 
     kind = "dry rehearsal" if document["dry"] else "rehearsal"
+    size = f" of {format_bytes(document['copied_bytes'])}" if document["copies"] else ""
+    before = "before the edit" if document["edited"] else "planned"
     head = (
         f"{kind} at {document['level']} level: step {format_ns(document['step_ns'])} "
-        f"(planned {format_ns(document['planned_step_ns'])}), {document['copies']} copies of "
-        f"{format_bytes(document['copied_bytes'])} (planned {document['planned_copies']})"
+        f"({before} {format_ns(document['planned_step_ns'])}), "
+        f"{counted(document['copies'], 'copy', 'copies')}{size} "
+        f"({before} {document['planned_copies']})"
     )
     rows = document["devices"]
 
@@ -128,7 +132,7 @@ def _shown(document: dict[str, Any], width: int) -> list[RenderableType]:
     columns = [
         Column(heading="device", cells=[row["name"] for row in rows], importance=99, is_text=True),
         Column(heading="peak", cells=sizes("peak_bytes"), importance=90),
-        Column(heading="planned", cells=sizes("planned_bytes"), importance=80),
+        Column(heading=before, cells=sizes("planned_bytes"), importance=80),
         Column(heading="cap", cells=sizes("cap_bytes"), importance=70),
     ]
     lines: list[RenderableType] = [

@@ -17,7 +17,7 @@ from baechi.simulation import simulate
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
-    from baechi.tables import DeviceLine
+    from baechi.summaries import DeviceLine
 
 __all__ = ["replay", "report_html", "trace_text", "write_report", "write_trace"]
 

@@ -10,7 +10,7 @@ from baechi.report.markup import Cell, alert, bar, item, swatch, table
 from baechi.units import format_bytes
 
 if TYPE_CHECKING:
-    from baechi.tables import DeviceLine
+    from baechi.summaries import DeviceLine
 
 __all__ = ["allocation_deficits", "allocation_table"]
 

@@ -6,26 +6,20 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from baechi.cluster import Cluster
 from baechi.columns import MEMORY_CLASSES
 from baechi.graph import Graph
-from baechi.plans import Plan
 from baechi.report.colors import device_color
-from baechi.schedules import Schedule
+from baechi.summaries import HEADINGS, DeviceLine, Summary
 from baechi.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
-    from baechi.tables import Summary
 
 __all__ = [
     "cluster_html",
     "comparison_html",
     "graph_html",
-    "plan_html",
-    "schedule_html",
     "summary_html",
 ]
 
@@ -84,62 +78,14 @@ def cluster_html(cluster: Cluster) -> str:
     return _cell(f"Cluster of {cluster.num_devices} devices", head, rows, notes)
 
 
-def plan_html(plan: Plan) -> str:
-    """The step, one row per device, the notes; what does not fit comes first."""
-    over = [
-        f"{device.name} is {format_bytes(device.peak_bytes - device.cap_bytes)} over its limit"
-        for device in plan.devices
-        if device.peak_bytes > device.cap_bytes
-    ]
-    rows = (
-        _device_row(
-            at,
-            (device.name, f"{device.num_ops:,}"),
-            device.busy_ns / plan.makespan_ns if plan.makespan_ns else 0.0,
-            device.peak_bytes,
-            device.cap_bytes,
-        )
-        for at, device in enumerate(plan.devices)
-    )
-    moved = f", {plan.num_transfers:,} transfers of {format_bytes(plan.transferred_bytes)}"
-    title = f"{plan.algorithm}: step {format_ns(plan.makespan_ns)}{moved}"
-    return _cell(title, _DEVICE_HEAD, rows, plan.provenance.notes, over)
-
-
 def summary_html(summary: Summary) -> str:
     """The headline, one row per device, remarks and notes; what does not fit comes first."""
-    over = [
-        f"{line.name} is {format_bytes(line.peak_bytes - line.cap_bytes)} over its limit"
-        for line in summary.devices
-        if line.peak_bytes > line.cap_bytes
-    ]
-    rows = (
-        _device_row(
-            at, (line.name, f"{line.num_ops:,}"), line.busy, line.peak_bytes, line.cap_bytes
-        )
-        for at, line in enumerate(summary.devices)
-    )
+    used = {name for line in summary.devices for name, size in line.held.items() if size}
+    made_of = {name: heading for name, heading in HEADINGS.items() if name in used}
+    rows = (_device_row(at, line, tuple(made_of)) for at, line in enumerate(summary.devices))
+    head = ("device", "ops", "busy", *made_of.values(), "peak", "limit", "")
     ends = (*summary.remarks, *summary.notes)
-    return _cell(summary.headline, _DEVICE_HEAD, rows, ends, over)
-
-
-def schedule_html(schedule: Schedule) -> str:
-    """The step and one row per device; what does not fit comes first."""
-    num_ops = np.bincount(schedule.device, minlength=schedule.cluster.num_devices)
-    caps, makespan = schedule.cap_bytes, schedule.makespan_ns
-    rows = (
-        _device_row(
-            at,
-            (name, f"{num_ops[at]:,}"),
-            int(schedule.busy_ns[at]) / makespan if makespan else 0.0,
-            int(schedule.peak_bytes[at]),
-            int(caps[at]),
-        )
-        for at, name in enumerate(schedule.cluster.names)
-    )
-    title = f"step {format_ns(makespan)} under {schedule.rules} rules"
-    over = [f"{name} is over its limit" for name in schedule.over_limit]
-    return _cell(title, _DEVICE_HEAD, rows, (), over)
+    return _cell(summary.headline, head, rows, ends, (*summary.warnings, *summary.deficits))
 
 
 def comparison_html(compared: Comparison) -> str:
@@ -169,14 +115,14 @@ def comparison_html(compared: Comparison) -> str:
     return _cell(title, head, rows, (*errors, *compared.notes))
 
 
-_DEVICE_HEAD = ("device", "ops", "busy", "peak", "limit", "")
-
-
-def _device_row(at: int, first: Row, busy: float, peak: int, cap: int) -> Row:
+def _device_row(at: int, line: DeviceLine, made_of: Row) -> Row:
+    peak, cap = line.peak_bytes, line.cap_bytes
     share = 100 * min(peak / max(cap, 1), 1)
     color = "#d33" if peak > cap else device_color(at)
     bar = f'<span class="bar"><i style="width:{share:.1f}%;background:{color}"></i></span>'
-    return (*_escaped((*first, f"{busy:.0%}", format_bytes(peak), format_bytes(cap))), bar)
+    held = (format_bytes(line.held.get(name, 0)) if line.held else "" for name in made_of)
+    cells = (line.name, f"{line.num_ops:,}", f"{line.busy:.0%}", *held)
+    return (*_escaped((*cells, format_bytes(peak), format_bytes(cap))), bar)
 
 
 def _cell(

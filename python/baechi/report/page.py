@@ -26,7 +26,7 @@ from baechi.units import format_ns
 
 if TYPE_CHECKING:
     from baechi.comparison import Comparison
-    from baechi.tables import DeviceLine
+    from baechi.summaries import DeviceLine
 
 __all__ = ["report_html"]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from baechi.torch.costs import Costs
     from baechi.torch.device_argument import read_torch_devices
     from baechi.torch.measuring import measure_costs
+    from baechi.torch.model_graph import model_graph
     from baechi.torch.model_plan import ModelPlan
     from baechi.torch.planning import plan
     from baechi.torch.rehearsal import Rehearsal, rehearse
@@ -33,6 +34,7 @@ _HOMES = {
     "Rehearsal": "rehearsal",
     "Status": "application",
     "measure_costs": "measuring",
+    "model_graph": "model_graph",
     "plan": "planning",
     "read_torch_devices": "device_argument",
     "rehearse": "rehearsal",
@@ -45,6 +47,7 @@ __all__ = [
     "Rehearsal",
     "Status",
     "measure_costs",
+    "model_graph",
     "plan",
     "read_torch_devices",
     "rehearse",

@@ -9,7 +9,13 @@ from torch.optim import Optimizer
 
 from baechi.errors import InputError
 from baechi.torch.application import LEVELS, Application, Status
-from baechi.torch.applied_class import STATE, applied_class, change_class, original_class
+from baechi.torch.applied_class import (
+    STATE,
+    applied_class,
+    change_class,
+    original_class,
+    refuse_applied,
+)
 from baechi.torch.compiled_modules import add_forwards, remove_forwards
 from baechi.torch.compiling import CompileArgument, Compiling, read_compile
 from baechi.torch.computed_weights import let_go_of_graphs
@@ -55,8 +61,7 @@ def apply_placement(
     """
     if level not in LEVELS:
         raise InputError(f'level is "{level}"', hint=f"one of {', '.join(LEVELS)}")
-    if STATE in vars(model):
-        raise InputError("a plan is applied to the model already", hint="remove it first")
+    refuse_applied(model)
     compiling = _read_compile(compile, placement)
     homes = module_devices(model, placement.modules)
     changed = applied_class(type(model))  # type: ignore[arg-type]

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.errors import InputError
 from baechi.torch.applied_class import STATE, change_class, original_class
 from baechi.torch.capture import capture
 from baechi.torch.compiled_modules import detached_forwards
+from baechi.torch.modes import without_modes
 from baechi.torch.module_hooks import detached_hooks
 from baechi.torch.program import Program
 
@@ -78,9 +77,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(detached_hooks(model))
         stack.enter_context(detached_forwards(model))
-        stack.enter_context(_disable_current_modes())
-        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
-            stack.enter_context(_pop_mode_temporarily())
+        stack.enter_context(without_modes())
         change_class(model, original_class(model))
         try:
             yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ TorchDevices = (
 )
 """Every way to write devices down that ``read_torch_devices`` takes."""
 
+_KIND_ALONE = re.compile(r"([0-9]+\s*[xX]\s*)?([a-zA-Z][^:]*)")
 _HINT = 'write devices as in "2x24GiB,12GiB", "2xh100:80GB,cpu:256GB" or {"cuda:0": "24GiB"}'
 
 
@@ -46,7 +48,8 @@ def read_torch_devices(devices: TorchDevices) -> tuple[Cluster, tuple[str, ...]]
             path of a cluster file; a cluster; devices; a mapping of a device to its size, where an
             integer n is the n-th accelerator and a key may be any device string, also of a type
             that PyTorch here does not have; or None for the accelerators of this machine with all
-            their memory. A size without a kind is of the kind generic-gpu.
+            their memory. A size without a kind is of the kind generic-gpu; a kind without a size,
+            as in "8xh200", has the memory of its row in the device table.
 
     Returns:
         The cluster, whose links come from the device table unless they were given, and notes of
@@ -65,7 +68,8 @@ def read_torch_devices(devices: TorchDevices) -> tuple[Cluster, tuple[str, ...]]
     elif isinstance(devices, Mapping):
         found = _of_mapping(devices)
     elif isinstance(devices, str) and not _is_file(devices):
-        found = [dataclasses.replace(d, kind=_row(d.kind).name) for d in read_devices(devices)]
+        text, notes = _with_sizes(devices)
+        found = [dataclasses.replace(d, kind=_row(d.kind).name) for d in read_devices(text)]
         found = _with_torch_names(found)
     else:
         cluster = as_cluster(devices)
@@ -100,6 +104,22 @@ def _of_this_machine() -> tuple[list[Device], list[str]]:
     sizes = ", ".join(f"{d.device} {format_bytes(d.memory_bytes)} ({d.title})" for d in found)
     note = f"devices were not given: the accelerators of this machine with all memory: {sizes}"
     return [Device(d.device, d.kind, d.memory_bytes) for d in found], [note]
+
+
+def _with_sizes(text: str) -> tuple[str, list[str]]:
+    """Gives items that are kinds alone, such as "8xh200", the memory of the device table."""
+    items = []
+    notes: dict[str, None] = {}
+    for item in text.split(","):
+        match = _KIND_ALONE.fullmatch(item.strip())
+        if match is not None:
+            kind = device_table().kind(match[2])
+            if kind.is_host or kind.name == GENERIC_KIND:
+                raise InputError(f'"{item.strip()}" has no size', hint=_HINT)
+            notes[f"{kind.name}: {format_bytes(kind.memory_bytes)} as in the device table"] = None
+            item = f"{match[1] or ''}{kind.name}:{kind.memory_bytes}"
+        items.append(item)
+    return ",".join(items), list(notes)
 
 
 def _with_torch_names(devices: Sequence[Device]) -> list[Device]:

@@ -11,7 +11,7 @@ from baechi import _core
 from baechi.cluster import Cluster
 from baechi.torch.asked import Asked
 from baechi.torch.model_plan import Compared, ModelPlan, PlannedDevice
-from baechi.torch.module_map import compress
+from baechi.torch.module_map import compress, digest
 from baechi.torch.operator_plan import operator_plan
 from baechi.torch.optimizers import Optimizer
 from baechi.torch.outcomes import NEVER_NS, Outcome
@@ -66,9 +66,12 @@ def draft(
     moved = [m for m in outcome.memory.moved if m.source >= 0]
     optimizer = context.optimizer
     beside = _beside(task, found)
+    modules = compress(by_path)
+    ops = {task.trace.steps[step].key: names[d] for step, d in outcome.exceptions.items()}
     return ModelPlan(
-        modules=compress(by_path),
-        ops={task.trace.steps[step].key: names[d] for step, d in outcome.exceptions.items()},
+        modules=modules,
+        ops=ops,
+        predicted_for=digest(modules, ops, names),
         together=tuple(
             (paths, names[outcome.device_of_unit[unit]])
             for unit, paths in enumerate(units.members)

@@ -92,9 +92,15 @@ class EagerRecorder(Recorder):
     ) -> int:
         """A new value; `source` is where its gradient goes."""
         storage = self.storage_of(tensor, kind, name)
+        was = self.storages[storage]
+        if kind == "constant" and was.kind == "made" and not self._is_born(storage):
+            was.kind = kind  # autograd saves operands before their op is dispatched
         self.values.append(Value(storage, tensor.numel() * tensor.element_size(), step))
         if step < 0:
             source = storage if tensor.requires_grad and tensor.is_leaf else None
         self.sources.append(source)
         self.known[tensor] = len(self.values) - 1
         return len(self.values) - 1
+
+    def _is_born(self, storage: int) -> bool:
+        return any(storage in step.born for step in self.steps)

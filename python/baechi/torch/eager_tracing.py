@@ -80,8 +80,8 @@ def _traced(
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"forward cannot run without numbers: {_text(error)}",
-                hint="plan it with real weights and inputs, on any device",
+                f"forward fails without numbers: {_text(error)}",
+                hint="if it runs with numbers, plan it with real weights and inputs, on any device",
             ) from error
     try:
         stand_in = twin_of(model, None, "tolerant").cpu()

@@ -10,9 +10,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from baechi.errors import InputError
+from baechi.torch.applied_class import refuse_applied
 from baechi.torch.exporting import signature_of
 from baechi.torch.parameters import named_weights
-from baechi.torch.trees import flatten
+from baechi.torch.simdev_tensor import SimTensor
+from baechi.torch.trees import flatten, tensors_in
 
 __all__ = [
     "Described",
@@ -20,6 +22,7 @@ __all__ = [
     "describe",
     "describe_inputs",
     "refuse_layouts",
+    "refuse_placed",
     "refuse_scripted",
     "refuse_unmade",
     "refuse_wrapped",
@@ -43,6 +46,20 @@ def refuse_wrapped(model: torch.nn.Module) -> None:
             f"the model is in a {type(model).__name__}, which puts all of it on every device",
             hint="pass model.module",
         )
+
+
+def refuse_placed(model: torch.nn.Module, inputs: Any) -> None:
+    """Raises InputError for a model that a plan is applied to, and for simulated tensors."""
+    refuse_applied(model)
+    weights = {f'"{name}"': weight for name, weight in named_weights(model)}
+    given = {f"input {at}": tensor for at, tensor in enumerate(tensors_in(inputs))}
+    for name, tensor in (weights | given).items():
+        if isinstance(tensor, SimTensor):
+            raise InputError(
+                f"{name} is on a simulated device",
+                hint="plan and rehearse with weights and inputs on the CPU or on meta, and move "
+                "them afterwards",
+            )
 
 
 def refuse_unmade(model: torch.nn.Module) -> None:

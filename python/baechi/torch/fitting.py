@@ -10,9 +10,10 @@ import torch
 
 from baechi.errors import InputError
 from baechi.torch.both_levels import measure
-from baechi.torch.fingerprints import describe_inputs
+from baechi.torch.fingerprints import describe_inputs, refuse_placed
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
+from baechi.torch.simdev import outside
 from baechi.units import format_bytes
 
 __all__ = ["Fits", "fits"]
@@ -45,6 +46,7 @@ class Fits:
         return "\n".join(["it fits" if self else "it does not fit", *listed])
 
 
+@outside()
 def fits(
     plan: ModelPlan,
     args: Sequence[Any],
@@ -60,6 +62,7 @@ def fits(
             "the plan does not know its model: it comes from a file, or the model is gone",
             hint="pass model=",
         )
+    refuse_placed(model, (args, kwargs))
     caps = tuple(device.cap_bytes for device in plan.devices)
     measured = measure(plan, model, args, kwargs, loss)
     peaks = measured.planned.peak_bytes

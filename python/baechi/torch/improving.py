@@ -44,9 +44,9 @@ def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
     best = min(found, key=lambda one: one.rank)
     rng = random.Random(0)
     while left.count > 0:
-        shaken = trials.judge(
-            best.origin, _shaken(rng, costs, best, task.num_devices), best.exceptions
-        )
+        devices = _shaken(rng, costs, best, task.num_devices)
+        devices = trials.canonical(devices, best.exceptions)
+        shaken = trials.judge(best.origin, devices, best.exceptions)
         left.take(1)
         again = _descend(task, costs, trials, shaken, left)
         best = min(best, again, key=lambda one: one.rank)
@@ -65,9 +65,10 @@ def _judge_all(task: Task, costs: UnitCosts, trials: Trials, starts: Sequence[Ca
     for start in starts:
         placements = []
         for devices in itertools.product(range(task.num_devices), repeat=len(costs.free)):
-            placements.append(list(start.device_of_unit))
+            placement = list(start.device_of_unit)
             for unit, device in zip(costs.free, devices, strict=True):
-                placements[-1][unit] = device
+                placement[unit] = device
+            placements.append(trials.canonical(placement, start.exceptions))
         trials.judge_all(start.origin, placements, start.exceptions)
 
 
@@ -98,15 +99,15 @@ def _descend(
 def _better(
     task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left
 ) -> Candidate | None:
-    neighbors = (
-        one for one in _neighbors(task, costs, best) if not trials.is_known(one, best.exceptions)
-    )
+    kept = best.exceptions
+    neighbors = (trials.canonical(one, kept) for one in _neighbors(task, costs, best))
+    new = (one for one in neighbors if not trials.is_known(one, kept))
     while left.count > 0:
-        some = list(itertools.islice(neighbors, min(_AT_A_TIME, left.count)))
+        some = list(itertools.islice(new, min(_AT_A_TIME, left.count)))
         if not some:
             return None
         left.take(len(some))
-        judged = trials.judge_all(best.origin, some, best.exceptions)
+        judged = trials.judge_all(best.origin, some, kept)
         found = min(judged, key=lambda one: one.rank)
         if found.rank < best.rank:
             return found

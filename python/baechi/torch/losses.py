@@ -13,11 +13,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from baechi.errors import BaechiError, InputError
 from baechi.torch.trees import flatten, tensors_in
 
-__all__ = ["LossArgument", "Reads", "loss_value"]
+__all__ = ["LossArgument", "LossReadsNumbersError", "Reads", "loss_value"]
 
 _MOVES = frozenset(("to", "copy_", "type_as", "backward"))  # they mix devices on purpose
 
 LossArgument = Callable[[Any], torch.Tensor] | None
+
+
+class LossReadsNumbersError(InputError):
+    """A loss function failed on outputs on meta, which have no numbers."""
 
 
 def loss_value(output: Any, loss: LossArgument = None) -> torch.Tensor:
@@ -117,16 +121,21 @@ def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
         raise
     except Exception as error:  # whatever a user's function may raise
         lines = str(error).strip().splitlines() or [""]
+        message = f"{type(error).__name__}: {lines[0]}"
+        of_meta = any(device.type == "meta" and device.index is None for device in devices)
+        if of_meta and ("meta" in lines[0].lower() or isinstance(error, NotImplementedError)):
+            raise LossReadsNumbersError(
+                f"the loss function needs numbers while planning: {message.split('. ')[0]}",
+                hint="plan for module level, with real weights and inputs, or write it without "
+                "branches and shapes that depend on values: (value * mask).sum() / mask.sum()",
+            ) from error
         hint = "it gets the model's output alone: loss=lambda output: criterion(output, target)"
-        if "device" in lines[0] or "meta" in lines[0]:
+        if "device" in lines[0]:
             hint = (
                 "outputs are on meta while planning, and on the device of the last layer later: "
-                "move what the function closes over, as in labels.to(output.device), and read no "
-                "numbers in it"
+                "move what the function closes over, as in labels.to(output.device)"
             )
-        raise InputError(
-            f"the loss function failed: {type(error).__name__}: {lines[0]}", hint=hint
-        ) from error
+        raise InputError(f"the loss function failed: {message}", hint=hint) from error
 
 
 def _is_scalar(value: Any) -> TypeGuard[torch.Tensor]:

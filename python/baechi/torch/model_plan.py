@@ -17,12 +17,12 @@ from baechi.plans import Plan
 from baechi.torch.asked import Asked
 from baechi.torch.fingerprints import changes, describe, refuse_wrapped
 from baechi.torch.losses import LossArgument
-from baechi.torch.module_map import device_of, follow
+from baechi.torch.module_map import device_of, digest, follow
 from baechi.torch.predictions import Compared, PlannedDevice
 from baechi.units import format_ns
 
 if TYPE_CHECKING:
-    from baechi.tables import Summary
+    from baechi.summaries import Summary
     from baechi.torch.compiling import CompileArgument
     from baechi.torch.fitting import Fits
 
@@ -38,24 +38,23 @@ class ModelPlan:
         ops: device by op key, for ops that go elsewhere than the rules say.
         together: groups of modules that share a device, with the device they were given.
         cluster: the devices.
-        mode: "training" or "inference".
-        objective: "fastest", "fewest-devices" or "most-headroom".
+        mode, objective: "training" or "inference"; "fastest", "fewest-devices" or "most-headroom".
         optimizer: such as "adamw (single-tensor)"; empty in inference.
         granularity: "module" or "op".
         level: "op" where a placed graph may run the model, "module" where only its own code may.
         reasons: why the level is "module".
         devices: predictions by device.
         step_ns: predicted length of a step.
-        copies: copies between devices in one step.
-        copied_bytes: their bytes.
+        copies, copied_bytes: between devices in one step.
         compared: obvious placements.
         model: what the model holds (`baechi.torch.fingerprints`).
         inputs: the planned inputs, such as "input_ids: int64[4,128]".
-        prices: how many ops have a price of each source.
+        prices: how many forward calls have a price of each source; notes name the unmeasured.
         confirmed: peaks by device that a dry rehearsal measured; empty without one.
         module_level_peaks: the same of a call that runs module by module, in a plan for op level.
         notes: what a reader must know.
         versions: of baechi and torch.
+        predicted_for: digest of the placement that was predicted; empty in files of older versions.
         operator_plan: the plan of the operator graph; not saved, None in a plan from a file.
         asked: the model, loss and optimizer that were planned; not saved either.
     """
@@ -83,6 +82,7 @@ class ModelPlan:
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     autocast: str = ""
+    predicted_for: str = ""
     operator_plan: Plan | None = None
     asked: Asked | None = None
 
@@ -92,8 +92,16 @@ class ModelPlan:
         return {device.name: device.peak_bytes for device in self.devices}
 
     @property
+    def is_edited(self) -> bool:
+        """Whether modules or ops were moved since: then predictions are of another placement."""
+        here = digest(self.placement, self.ops, self.cluster.names)
+        return bool(self.predicted_for) and self.predicted_for != here
+
+    @property
     def is_within_limits(self) -> bool:
-        """Whether no peak exceeds its device's cap, predicted or measured in a dry rehearsal."""
+        """Whether no peak exceeds its cap, predicted or rehearsed; False after an edit by hand."""
+        if self.is_edited:
+            return False
         predicted = all(device.peak_bytes <= device.cap_bytes for device in self.devices)
         measured = zip(self.confirmed, self.devices, strict=False)
         return predicted and all(seen <= device.cap_bytes for seen, device in measured)
@@ -121,27 +129,20 @@ class ModelPlan:
         model: torch.nn.Module | None = None,
         loss: LossArgument = None,
     ) -> Fits:
-        """Whether the model as placed would hold another call, by a dry rehearsal of it.
+        """Whether the model as placed would hold another call, by a dry rehearsal; and the peaks.
 
         Args:
             args: positional arguments of forward; only shapes and types are read.
             kwargs: keyword arguments of forward.
             model: the planned model; needed where the plan comes from a file.
             loss: as in `baechi.plan`; by default the one that was planned.
-
-        Returns:
-            True or False in a condition, and the peak of each device.
         """
         from baechi.torch.fitting import fits
 
         return fits(self, args, kwargs or {}, model, loss)
 
     def check(self, model: torch.nn.Module) -> None:
-        """Compares a model with the planned one: names, shapes, types and ties of its tensors.
-
-        Raises:
-            PlanMismatchError: they differ; every difference is named.
-        """
+        """Raises PlanMismatchError with every name, shape, type and tie that a model has not."""
         refuse_wrapped(model)
         found = changes(self.model, describe(model))
         if found:
@@ -278,10 +279,9 @@ class ModelPlan:
 
     def __repr__(self) -> str:
         """Counts and the predicted step."""
-        return (
-            f"ModelPlan({len(self.modules)} entries on {len(self.devices)} devices, "
-            f"{format_ns(self.step_ns)} per step)"
-        )
+        size = f"{len(self.modules)} entries on {len(self.devices)} devices"
+        edited = " before an edit" if self.is_edited else ""
+        return f"ModelPlan({size}, {format_ns(self.step_ns)} per step{edited})"
 
     def __str__(self) -> str:
         """One line per device, the obvious placements beside, and the notes."""

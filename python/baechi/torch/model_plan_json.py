@@ -31,13 +31,14 @@ _MAPS = ("modules", "ops", "model", "versions")
 _LISTS = ("reasons", "inputs", "notes")
 _COUNTS = ("step_ns", "copies", "copied_bytes")
 _PEAKS = ("confirmed", "module_level_peaks")
+_OPTIONAL = {"predicted_for": ""}  # what older versions did not write
 _OTHERS = ("format", "schema", "together", "cluster", "devices", "compared", "prices", *_PEAKS)
 
 
 def write_document(plan: ModelPlan) -> str:
     """The text of a plan file."""
     document: dict[str, Any] = {"format": FORMAT, "schema": SCHEMA}
-    document |= {name: getattr(plan, name) for name in (*_TEXTS, *_COUNTS)}
+    document |= {name: getattr(plan, name) for name in (*_TEXTS, *_COUNTS, *_OPTIONAL)}
     document |= {name: dict(getattr(plan, name)) for name in _MAPS}
     document |= {name: list(getattr(plan, name)) for name in _LISTS}
     document["together"] = [
@@ -62,7 +63,8 @@ def read_model_plan(path: str | os.PathLike[str]) -> ModelPlan:
     if document.get("schema") != SCHEMA:
         found = document.get("schema")
         raise InputError(f"{file}: schema {found!r}, this version reads {SCHEMA}")
-    expected = {*_TEXTS, *_MAPS, *_LISTS, *_COUNTS, *_OTHERS}
+    document = _OPTIONAL | document
+    expected = {*_TEXTS, *_OPTIONAL, *_MAPS, *_LISTS, *_COUNTS, *_OTHERS}
     for name in expected ^ set(document):
         known = "is missing" if name in expected else "is not a field of a model plan"
         raise InputError(f'{file}: "{name}" {known}')
@@ -82,6 +84,8 @@ def _plan(document: Mapping[str, Any]) -> ModelPlan:
         if name in _CHOICES and fields[name] not in _CHOICES[name]:
             known = ", ".join(_CHOICES[name])
             raise InputError(f'"{name}" is "{fields[name]}"', hint=f"choose from {known}")
+    for name in _OPTIONAL:
+        fields[name] = _is(document[name], str, name)
     for name in _COUNTS:
         fields[name] = _count(document[name], name)
     for name in _MAPS:

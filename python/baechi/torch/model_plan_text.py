@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from baechi.tables import DeviceLine, Summary
-from baechi.units import format_bytes, format_ns
+from baechi.summaries import DeviceLine, Summary
+from baechi.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from baechi.torch.model_plan import Compared, ModelPlan
 
-__all__ = ["excess_by_modules", "summary_of", "version_note"]
+__all__ = ["edit_note", "excess_by_modules", "summary_of", "version_note"]
 
 _ALIKE = 0.02  # peaks that differ by less are shown once
 
 
 def summary_of(plan: ModelPlan) -> Summary:
     """What is lacking, the step, the devices, the comparison and the notes."""
-    copied = f"{plan.copies} copies of {format_bytes(plan.copied_bytes)} between devices"
+    size = f" of {format_bytes(plan.copied_bytes)} between devices" if plan.copies else ""
+    copies = f"{counted(plan.copies, 'copy', 'copies')}{size}"
+    before = "before the edit: " if plan.is_edited else ""
     optimizer = f", {plan.optimizer}" if plan.optimizer else ""
     return Summary(
+        warnings=(edit_note(plan),) if plan.is_edited else (),
         headline=(
-            f"{plan.mode} step {format_ns(plan.step_ns)}, {copied if plan.copies else 'no copies'}"
+            f"{before}{plan.mode} step {format_ns(plan.step_ns)}, {copies}"
             f" ({plan.objective}{optimizer}; {plan.level} level)"
         ),
         devices=tuple(
@@ -49,8 +52,19 @@ def summary_of(plan: ModelPlan) -> Summary:
     )
 
 
+def edit_note(plan: ModelPlan) -> str:
+    """That predictions are of another placement, and how to get those of this one."""
+    pins = ", and baechi.plan(..., pin=plan.device_map) predicts it" if not plan.ops else ""
+    return (
+        "modules were moved after planning: what follows was predicted for the placement before; "
+        f"baechi.rehearse(model, plan, ...) measures this one{pins}"
+    )
+
+
 def excess_by_modules(plan: ModelPlan) -> str:
-    """Where a call that runs module by module exceeds a limit; empty where it does not."""
+    """Where a call that runs module by module exceeds a limit; empty where none is known to."""
+    if plan.is_edited:
+        return ""
     rows = zip(plan.devices, plan.module_level_peaks, strict=False)
     over = [
         f"{format_bytes(peak)} on {device.name}, which has {format_bytes(device.cap_bytes)}"
@@ -72,13 +86,13 @@ def version_note(plan: ModelPlan) -> str:
 
 
 def _beside(plan: ModelPlan, other: Compared) -> str:
-    ratio = f", {other.step_ns / plan.step_ns:.2f} of this step" if plan.step_ns else ""
+    ratio = f", {other.step_ns / plan.step_ns:.2f}x this step" if plan.step_ns else ""
     lacks = f"lacks {format_bytes(other.missing_bytes)}" if other.missing_bytes else "fits"
     return f"{other.name}: {format_ns(other.step_ns)}{ratio}, {lacks}"
 
 
 def _rehearsed(plan: ModelPlan) -> list[str]:
-    if not plan.confirmed:
+    if not plan.confirmed or plan.is_edited:
         return []
     found = [f"peaks of a dry rehearsal: {_listed(plan, plan.confirmed)}"]
     both = zip(plan.confirmed, plan.module_level_peaks, strict=False)

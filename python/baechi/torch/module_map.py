@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from baechi.errors import InputError
 
-__all__ = ["compress", "device_of", "follow"]
+__all__ = ["compress", "device_of", "digest", "follow"]
 
 
 def device_of(modules: Mapping[str, str], path: str) -> str | None:
@@ -59,6 +61,27 @@ def compress(devices: Mapping[str, str]) -> dict[str, str]:
 
     write("")
     return dict(sorted(found.items()))
+
+
+def digest(modules: Mapping[str, str], ops: Mapping[str, str], names: Sequence[str]) -> str:
+    """16 hexadecimal digits that tell placements apart.
+
+    Entries that say what the one above them says, and names of devices, make no difference.
+
+    Args:
+        modules: the map.
+        ops: device by op key, for exceptions.
+        names: the devices.
+    """
+    numbers = {name: at for at, name in enumerate(names)}
+    told = {
+        path: numbers[home]
+        for path, home in modules.items()
+        if not path or device_of(modules, path.rpartition(".")[0]) != home
+    }
+    moved = {key: numbers[home] for key, home in ops.items()}
+    text = json.dumps([told, moved], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def follow(

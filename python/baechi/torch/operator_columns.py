@@ -12,6 +12,7 @@ __all__ = ["UPDATE", "Backward", "Columns", "Forward"]
 
 WEIGHT, GRADIENT, ACTIVATION, CONTROL = 0, 2, 4, 6  # positions in MEMORY_CLASSES
 FORWARD, BACKWARD, UPDATE = 0, 1, 2  # positions in ROLES
+NO_GROUP = -1
 
 
 class Columns:
@@ -107,7 +108,7 @@ class Forward:
         )
         self.op_of_step.append(op)
         for value in step.reads:
-            for tensor in self.tensors_of(value, at):
+            for tensor in self.tensors_of(value, self.groups[at]):
                 columns.edge(tensor, op)
         for storage in step.born:
             self.of_storage[storage] = columns.tensor(
@@ -116,19 +117,18 @@ class Forward:
             self.base[storage] = at
         return op
 
-    def tensors_of(self, value: int, reader: int) -> list[int]:
-        """The tensors that a step reads when it reads a value."""
+    def tensors_of(self, value: int, group: int) -> list[int]:
+        """The tensors that an op of a group reads when it reads a value."""
         trace = self.trace
         one = trace.values[value]
         if one.step < 0:
-            return self._weight(one.storage, reader)
+            return self._weight(one.storage, group)
         root = self.of_storage.get(one.storage)
         maker = self.base.get(one.storage, -1)
         if root is None:  # a view of a weight or an input
-            return self._weight(one.storage, reader)
+            return self._weight(one.storage, group)
         if maker == one.step or one.nbytes == trace.storages[one.storage].nbytes:
             return [root]
-        group = self.groups[reader]
         if group == self.groups[maker] or group == self.groups[one.step]:
             return [root]
         if value not in self.of_value:
@@ -136,10 +136,10 @@ class Forward:
             self.of_value[value] = self.columns.tensor(producer, one.nbytes, ACTIVATION)
         return [self.of_value[value]]
 
-    def _weight(self, storage: int, reader: int) -> list[int]:
+    def _weight(self, storage: int, group: int) -> list[int]:
         """A weight that another unit owns travels; it is already counted where it lives."""
         unit = self.units.of_storage.get(storage, -1)
-        if unit < 0 or unit == self.groups[reader]:
+        if unit < 0 or unit == group:
             return []
         if storage not in self.of_weight:
             op, nbytes = self.of_unit[unit], self.trace.storages[storage].nbytes
@@ -161,11 +161,14 @@ class Backward:
         updates: Sequence[int],
         forward: Forward,
         prices: Callable[[Sequence[str]], list[int]],
+        *,
+        is_free: bool,
     ) -> None:
-        """Starts when all steps have their ops."""
+        """Starts when all steps have their ops; the ops are in their groups, or free of them."""
         self.trace, self.units, self.groups, self.columns = trace, units, groups, columns
         self.forward_op, self.forward, self.prices = of_step, forward, prices
         self.updates = updates
+        self.is_free = is_free
         self.recomputed = {at for region in trace.regions for at in region}
         self.of_step = [-1] * len(trace.steps)
         self.order: list[int] = []
@@ -192,6 +195,7 @@ class Backward:
         works = [work for f in functions for work in trace.functions[f].works]
         if step in self.recomputed:
             works += trace.steps[step].works
+        group = NO_GROUP if self.is_free else self.groups[step]
         extra = max(trace.functions[f].born_peak - self._kept(f) for f in functions)
         one = trace.steps[step]
         op = columns.op(
@@ -199,7 +203,7 @@ class Backward:
             f"{one.kind}.backward",
             one.path,
             self.prices(works),
-            self.groups[step],
+            group,
             role=BACKWARD,
             forward_op=self.forward_op[step],
             scratch=max(0, extra),
@@ -209,7 +213,7 @@ class Backward:
         read = {trace.values[v].storage: v for v in one.reads}
         for saved in one.saved:
             if saved.storage in read:
-                for tensor in self.forward.tensors_of(read[saved.storage], step):
+                for tensor in self.forward.tensors_of(read[saved.storage], group):
                     columns.edge(tensor, op)
             elif saved.storage in self.forward.of_storage:
                 columns.edge(self.forward.of_storage[saved.storage], op)

@@ -56,6 +56,7 @@ def make_graph(
     update_ns: Sequence[Sequence[int]] | None,
     allowed: Mapping[int, Sequence[str]] | None = None,
     free_glue: bool = False,
+    free_backward: bool = False,
 ) -> OperatorGraph:
     """Makes the graph.
 
@@ -68,6 +69,7 @@ def make_graph(
         update_ns: of each unit, by device kind: the optimizer's step; None without one.
         allowed: unit to the device names that it may use.
         free_glue: each glue op is a group of its own.
+        free_backward: backward ops are in no group; those that need weights read them.
     """
     columns = Columns(len(device_kinds))
     groups = _groups(trace, units, free_glue)
@@ -86,7 +88,9 @@ def make_graph(
         columns.op(f"{name}:update:0", "update", name, ns, at, role=UPDATE)
         for at, (name, ns) in enumerate(zip(units.names, update_ns or (), strict=False))
     ]
-    backward = Backward(trace, units, groups, columns, of_step, updates, forward, prices)
+    backward = Backward(
+        trace, units, groups, columns, of_step, updates, forward, prices, is_free=free_backward
+    )
     backward.add_all()
     order = [*of_unit, *of_step, *backward.order, *updates]
     return OperatorGraph(

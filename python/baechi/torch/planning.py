@@ -19,6 +19,7 @@ from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import (
     describe,
     describe_inputs,
+    refuse_placed,
     refuse_scripted,
     refuse_unmade,
     refuse_wrapped,
@@ -32,6 +33,7 @@ from baechi.torch.outcomes import Outcome
 from baechi.torch.program import Program
 from baechi.torch.search import search
 from baechi.torch.shortages import shortage
+from baechi.torch.simdev import outside
 from baechi.torch.stand_ins import kernels_of
 from baechi.torch.tasks import Objective, Task, make_task
 from baechi.torch.tracing_levels import trace_at
@@ -41,6 +43,7 @@ __all__ = ["Planned", "Prepared", "plan", "prepare", "searched", "study"]
 _FOREACH = ("cuda", "xpu", "mtia", "privateuseone")  # where PyTorch's optimizers prefer foreach
 
 
+@outside()
 def plan(
     model: torch.nn.Module,
     args: Sequence[Any] = (),
@@ -171,12 +174,14 @@ def prepare(
     level: str = "auto",
     autocast: torch.dtype | None = None,
     costs: Costs | None = None,
+    backward: str = "colocated",
 ) -> Prepared:
     """Captures, traces and prices a call without searching; see `plan`."""
     _check_choice("mode", mode, ("training", "inference"))
     _check_choice("objective", objective, ("fastest", "fewest-devices", "most-headroom"))
     _check_choice("granularity", granularity, ("module", "op"))
     _check_choice("level", level, ("auto", "op", "module"))
+    _check_choice("backward", backward, ("colocated", "free"))
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
@@ -187,6 +192,7 @@ def prepare(
     _check_autocast(autocast)
     costs = costs or Costs({})
     refuse_wrapped(model)
+    refuse_placed(model, (args, kwargs))
     refuse_scripted(model)
     refuse_unmade(model)
     cluster, notes = read_torch_devices(devices)
@@ -194,14 +200,8 @@ def prepare(
     reader, more = _optimizer(optimizer, model, cluster, training)
     notes = (*notes, *more)
     captured = capture(model, args, kwargs, training=training, autocast=autocast)
-    if level == "op" and captured.level != "op":
-        raise InputError(
-            "no graph may stand for the model: " + "; ".join(captured.reasons),
-            hint='plan with level="auto"',
-        )
-    taken = "module" if level == "module" else captured.level
-    trace, more = trace_at(
-        taken,
+    trace, taken, reasons, more = trace_at(
+        level,
         captured,
         model,
         args,
@@ -216,17 +216,25 @@ def prepare(
     if unseen := unseen_modules(trace, units):
         listed = ", ".join(f'"{name}"' for name in unseen[:5]) + (", ..." if unseen[5:] else "")
         notes = (*notes, f"not used by this call, but given a device: {listed}")
-    task, prices = make_task(
-        trace, units, cluster, reader, objective, pin or {}, granularity, costs
+    task, prices, more = make_task(
+        trace,
+        units,
+        cluster,
+        reader,
+        objective,
+        pin or {},
+        granularity,
+        costs,
+        free_backward=backward == "free",
     )
-    notes = (*notes, *_left_out(task))
+    notes = (*notes, *more, *_left_out(task))
     context = Context(
         cluster,
         mode,
         reader,
         granularity,
         taken,
-        captured.reasons if taken == captured.level else ("module level was asked for",),
+        reasons,
         describe(model),
         describe_inputs(model, args, kwargs or {}),
         prices,

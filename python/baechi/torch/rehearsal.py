@@ -9,16 +9,17 @@ from typing import Any
 import torch
 
 from baechi.errors import InputError
+from baechi.torch.fingerprints import refuse_placed
 from baechi.torch.losses import LossArgument
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.parameters import named_weights
 from baechi.torch.program import Program
 from baechi.torch.real_rehearsal import why_without_numbers
 from baechi.torch.remaking import OptimizerArgument
-from baechi.torch.simdev import NoValuesError
+from baechi.torch.simdev import NoValuesError, outside
 from baechi.torch.stages import How, Stage, StepRun
 from baechi.torch.twins import a_hook_failed
-from baechi.units import format_bytes, format_ns
+from baechi.units import counted, format_bytes, format_ns
 
 __all__ = ["Rehearsal", "rehearsal_of", "rehearse"]
 
@@ -51,9 +52,11 @@ class Rehearsal:
 
     def __str__(self) -> str:
         """One line per device and the losses."""
+        moved = counted(self.copies, "copy", "copies")
+        size = f" of {format_bytes(self.copied_bytes)}" if self.copies else ""
         lines = [
             f"{'dry rehearsal' if self.dry else 'rehearsal'} at {self.level} level: step "
-            f"{format_ns(self.step_ns)}, {self.copies} copies of {format_bytes(self.copied_bytes)}"
+            f"{format_ns(self.step_ns)}, {moved}{size}"
         ]
         for name, peak, cap in zip(self.devices, self.peak_bytes, self.cap_bytes, strict=True):
             lines.append(f"  {name}  peak {format_bytes(peak)} of {format_bytes(cap)}")
@@ -62,6 +65,7 @@ class Rehearsal:
         return "\n".join(lines)
 
 
+@outside()
 def rehearse(
     model: torch.nn.Module,
     plan: ModelPlan,
@@ -105,6 +109,7 @@ def rehearse(
     if steps < 1:
         raise InputError(f"steps is {steps}", hint="run one step or more")
     plan.check(model)
+    refuse_placed(model, (args, kwargs))
     if not dry and any(weight.is_meta for _, weight in named_weights(model)):
         raise InputError("the weights are on meta", hint="rehearse with dry=True")
     kwargs = kwargs or {}

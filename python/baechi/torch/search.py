@@ -36,7 +36,8 @@ def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
     Raises:
         PlacementError: no candidate puts every op on a device that can run it.
     """
-    trials, costs = Trials(task), measure_units(task)
+    costs = measure_units(task)
+    trials = Trials(task, costs.order)
     obvious = _obvious(task, costs)
     for name, devices in obvious.items():
         trials.judge(name, devices)
@@ -52,6 +53,7 @@ def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
             "no placement was found in which every op can run on its device",
             hint="add a device of a kind that runs all ops",
         )
+    best = min(_canonical(trials, best), best, key=lambda one: one.rank)
     found = {
         name: evaluate(task, trials.pinned(devices), name) for name, devices in obvious.items()
     }
@@ -65,6 +67,11 @@ def _on_fewer_devices(task: Task, trials: Trials, best: Candidate) -> Candidate:
     near = best.step_ns + best.step_ns // 100
     as_fast = [one for one in trials.known.values() if one.fits and one.step_ns <= near]
     return min(as_fast, key=lambda one: (one.num_used, one.rank), default=best)
+
+
+def _canonical(trials: Trials, best: Candidate) -> Candidate:
+    devices = trials.canonical(best.device_of_unit, best.exceptions)
+    return trials.judge(best.origin, devices, best.exceptions)
 
 
 def _obvious(task: Task, costs: UnitCosts) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import baechi.torch.simdev_special  # noqa: F401  (declares special ops)
 from baechi.errors import InputError
+from baechi.torch.modes import without_modes
 from baechi.torch.simdev_autocast import autocasting
 from baechi.torch.simdev_books import HOST, Books, OpContext, Phase, Transfer, name_of_index
 from baechi.torch.simdev_lowering import lowered
@@ -46,6 +47,7 @@ __all__ = [
     "Transfer",
     "is_simulated",
     "name_of",
+    "outside",
     "resolve",
     "simulated",
     "to_host",
@@ -150,7 +152,7 @@ def simulated(
     caps = [None] * devices if isinstance(devices, int) else list(devices)
     if not caps:
         raise InputError("a simulation without a device", hint="give a number from 1, or caps")
-    if any(isinstance(mode, SimulationMode) for mode in _get_current_dispatch_mode_stack()):
+    if _is_under_way():
         raise InputError("a simulation inside another one", hint="leave the first block before")
     books = Books([c if c is None else parse_bytes(c) for c in caps], cost_ns, link_ns)
     names = tuple(torch.device("meta", index) for index in range(len(caps)))
@@ -162,6 +164,17 @@ def simulated(
         stack.enter_context(_phases_marked(simulation.phases))
         stack.enter_context(simulation.mode())
         yield SimulatedDevices(simulation)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leaves the simulation that is under way, if there is one, for one of the block's own."""
+    with without_modes() if _is_under_way() else nullcontext():
+        yield
+
+
+def _is_under_way() -> bool:
+    return any(isinstance(mode, SimulationMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def resolve(device: str | torch.device) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
@@ -65,11 +66,14 @@ def make_task(
     pin: Mapping[str, str],
     granularity: str,
     costs: Costs,
-) -> tuple[Task, dict[str, int]]:
+    *,
+    free_backward: bool = False,
+) -> tuple[Task, dict[str, int], tuple[str, ...]]:
     """Prices a trace and makes its graph.
 
     Returns:
-        The task, and how many forward calls have a price of each source.
+        The task; how many forward calls have a price of each source, "measured" where they were on
+        every kind of device; and notes that name, where some were, those that were not.
 
     Raises:
         InputError: a pin that matches nothing, or two that contradict each other.
@@ -105,9 +109,15 @@ def make_task(
         update_ns=update_ns,
         allowed={u: (cluster.names[d],) for u, d in enumerate(pinned) if d >= 0},
         free_glue=granularity == "op",
+        free_backward=free_backward,
     )
-    sources = [tables[kinds[0]][work].source for step in trace.steps for work in step.works]
-    counted: dict[str, int] = {name: sources.count(name) for name in sorted(set(sources))}
+    calls = [work for step in trace.steps for work in step.works]
+    sources = [any(t[call].source == "analytic" for t in tables.values()) for call in calls]
+    counted = {
+        name: sources.count(is_analytic)
+        for name, is_analytic in (("analytic", True), ("measured", False))
+        if is_analytic in sources
+    }
     task = Task(
         trace,
         units,
@@ -122,7 +132,30 @@ def make_task(
         accumulate_in_place=False,
         flat=flatten_task(trace, units, operators, cluster, optimizer, parameters),
     )
-    return task, counted
+    return task, counted, _not_measured(calls, tables)
+
+
+def _not_measured(
+    calls: Sequence[str], tables: Mapping[str, Mapping[str, Price]]
+) -> tuple[str, ...]:
+    """Which calls have analytic prices, by device kind, where others were measured."""
+    analytic = {
+        kind: [call for call in calls if table[call].source == "analytic"]
+        for kind, table in tables.items()
+    }
+    if all(len(some) == len(calls) for some in analytic.values()):
+        return ()
+    notes = []
+    for kind, some in analytic.items():
+        names = collections.Counter(call.partition("(")[0] for call in some).most_common()
+        shown = ", ".join(f"{count} of {name}" for name, count in names[:3])
+        more = f" and of {len(names) - 3} more ops" if len(names) > 3 else ""
+        if names:
+            notes.append(
+                f"{len(some)} of {len(calls)} calls were not measured on {kind} and have analytic "
+                f"prices: {shown}{more}"
+            )
+    return tuple(notes)
 
 
 def caps_of(cluster: Cluster) -> tuple[int, ...]:

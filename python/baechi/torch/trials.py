@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from baechi.torch.outcomes import Candidate, judge
+from baechi.torch.symmetry import Symmetry
 from baechi.torch.tasks import Task
 
 __all__ = ["Trials"]
@@ -15,9 +16,10 @@ _Key = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 class Trials:
     """Candidates by placement; pins are kept in all of them."""
 
-    def __init__(self, task: Task) -> None:
-        """Knows no candidate yet."""
+    def __init__(self, task: Task, order: Sequence[int]) -> None:
+        """Knows no candidate yet; `order` are the units as the model first runs them."""
         self.task = task
+        self._symmetry = Symmetry(task, order)
         self._pins = [(unit, device) for unit, device in enumerate(task.pinned) if device >= 0]
         self.known: dict[_Key, Candidate] = {}
 
@@ -27,6 +29,13 @@ class Trials:
         for unit, device in self._pins:
             kept[unit] = device
         return tuple(kept)
+
+    def canonical(self, devices: Sequence[int], exceptions: Mapping[int, int]) -> list[int]:
+        """The placement that stands for all that differ only in names of devices that are alike.
+
+        With exceptions, which name devices too, it is the placement itself.
+        """
+        return list(devices) if exceptions else self._symmetry.canonical(devices)
 
     def judge(
         self, origin: str, devices: Sequence[int], exceptions: Mapping[int, int] | None = None
