@@ -132,6 +132,13 @@ class Application:
         self.__dict__.update(state)
         self._start()
 
+    def device_map(self) -> dict[str, str] | None:
+        """Devices by module path as accelerate writes them; None where all is on one device."""
+        modules = self.placement.modules
+        if len(set(modules.values())) < 2:
+            return None
+        return {path: str(device) for path, device in modules.items()}
+
     def call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one forward."""
         runtime = self.runtime

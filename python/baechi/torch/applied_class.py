@@ -41,8 +41,20 @@ def applied_class(original: type[Any]) -> type[nn.Module]:
     names = ("__module__", "__qualname__", "__doc__")
     attributes = {name: getattr(original, name) for name in names}
     attributes |= {"forward": forward, "__reduce_ex__": reduce_ex, _ORIGINAL: original}
+    attributes["hf_device_map"] = property(_device_map)
     made: type[nn.Module] = type(original.__name__, (original,), attributes)
     return made
+
+
+def _device_map(self: nn.Module) -> Any:
+    """What tells accelerate, and the Trainer of transformers, to leave the model where it is."""
+    application = self.__dict__.get(STATE)
+    found = None if application is None else application.device_map()
+    if found is None:
+        found = self.__dict__.get("hf_device_map")
+    if found is None:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'hf_device_map'")
+    return found
 
 
 def refuse_applied(model: nn.Module) -> None:

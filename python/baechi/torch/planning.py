@@ -79,7 +79,7 @@ def plan(
         loss: takes the model's output to a scalar; by default the output itself, its `.loss` or
             its `["loss"]`. Labels that it brings along are copied to where the output is.
         objective: "fastest" step; "fewest-devices"; or "most-headroom", the smallest share of its
-            limit on the fullest device.
+            limit on the fullest device, to within 5 %.
         pin: module or parameter paths, or patterns of such ("encoder.*"), to devices.
         granularity: "module" keeps a module's weights and own ops together; "op" places ops that
             use no weights one by one.

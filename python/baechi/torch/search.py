@@ -9,6 +9,7 @@ of candidates is bounded, no clock decides anything, and random numbers have a f
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,7 @@ __all__ = ["search"]
 
 _PLACERS = ("m-etf", "m-sct", "m-topo", "contiguous")
 _NUM_CORRECTIONS = 4
+_NEARLY = 1.05  # times the smallest share
 
 
 def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
@@ -37,8 +39,26 @@ def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
         PlacementError: no candidate puts every op on a device that can run it.
     """
     costs = measure_units(task)
-    trials = Trials(task, costs.order)
     obvious = _obvious(task, costs)
+    trials, best = _best(task, costs, obvious)
+    if best.step_ns >= NEVER_NS:
+        raise PlacementError(
+            "no placement was found in which every op can run on its device",
+            hint="add a device of a kind that runs all ops",
+        )
+    if task.objective == "most-headroom" and best.fits:
+        best = _fastest_near(task, costs, obvious, best)
+    found = {
+        name: evaluate(task, trials.pinned(devices), name) for name, devices in obvious.items()
+    }
+    return evaluate(task, best.device_of_unit, best.origin, best.exceptions), found
+
+
+def _best(
+    task: Task, costs: UnitCosts, obvious: Mapping[str, Sequence[int]]
+) -> tuple[Trials, Candidate]:
+    """The best candidate, and all that were judged on the way."""
+    trials = Trials(task, costs.order)
     for name, devices in obvious.items():
         trials.judge(name, devices)
     if task.num_devices > 1:
@@ -48,16 +68,22 @@ def search(task: Task) -> tuple[Outcome, dict[str, Outcome]]:
             _balance(task, costs, trials, order)
         _place(task, trials)
     best = _on_fewer_devices(task, trials, improve(task, costs, trials))
-    if best.step_ns >= NEVER_NS:
-        raise PlacementError(
-            "no placement was found in which every op can run on its device",
-            hint="add a device of a kind that runs all ops",
-        )
-    best = min(_canonical(trials, best), best, key=lambda one: one.rank)
-    found = {
-        name: evaluate(task, trials.pinned(devices), name) for name, devices in obvious.items()
-    }
-    return evaluate(task, best.device_of_unit, best.origin, best.exceptions), found
+    return trials, min(_canonical(trials, best), best, key=lambda one: one.rank)
+
+
+def _fastest_near(
+    task: Task, costs: UnitCosts, obvious: Mapping[str, Sequence[int]], best: Candidate
+) -> Candidate:
+    """The fastest candidate whose fullest device has nearly as much headroom as the best one's.
+
+    The last bytes of headroom cost many copies: cuts in the middle of blocks, and modules
+    scattered to where there happens to be room.
+    """
+    share = max(peak / cap for peak, cap in zip(best.peaks, task.caps, strict=True) if cap > 0)
+    caps = tuple(min(cap, int(cap * share * _NEARLY)) for cap in task.caps)
+    near = dataclasses.replace(task, caps=caps, objective="fastest")
+    _, found = _best(near, costs, obvious)
+    return found if found.fits else best
 
 
 def _on_fewer_devices(task: Task, trials: Trials, best: Candidate) -> Candidate:

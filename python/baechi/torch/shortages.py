@@ -52,11 +52,11 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
 
 def _needs(planned: Planned) -> dict[str, int]:
     """What the placement takes on each device: predicted or, if it was more, measured."""
-    devices = planned.plan.devices
-    measured = planned.plan.confirmed or (0,) * len(devices)
+    devices, predicted = planned.plan.devices, planned.outcome.memory.peaks
+    measured = planned.plan.confirmed or predicted
     return {
-        device.name: max(device.peak_bytes, seen)
-        for device, seen in zip(devices, measured, strict=True)
+        device.name: max(nbytes, seen)
+        for device, nbytes, seen in zip(devices, predicted, measured, strict=True)
     }
 
 
@@ -67,8 +67,9 @@ def _enough(planned: Planned, confirm: Callable[[Planned], Planned]) -> dict[str
     """
     for _ in range(_ROUNDS):
         needs = _needs(planned)
-        for device in planned.plan.devices:
-            needs[device.name] += needs[device.name] - device.peak_bytes
+        predicted = planned.outcome.memory.peaks
+        for device, nbytes in zip(planned.plan.devices, predicted, strict=True):
+            needs[device.name] += needs[device.name] - nbytes
         memory = {
             device.name: device.reserve_bytes + max(cap, needs[device.name])
             for device, cap in zip(
