@@ -108,6 +108,11 @@ def rehearse(
     """
     if steps < 1:
         raise InputError(f"steps is {steps}", hint="run one step or more")
+    if not isinstance(plan, ModelPlan):
+        raise InputError(
+            f"plan is a {type(plan).__name__}, not the plan of a model",
+            hint="baechi.rehearse(model, plan, args)",
+        )
     plan.check(model)
     refuse_placed(model, (args, kwargs))
     if not dry and any(weight.is_meta for _, weight in named_weights(model)):
