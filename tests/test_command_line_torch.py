@@ -221,6 +221,7 @@ def test_a_plan_of_a_graph_and_one_of_a_model_cannot_be_compared(
     graph.save(tmp_path / "graph.json")
     done = run(capsys, "simulate", str(tmp_path / "graph.json"), saved[0])
     assert (done.code, "is the plan of a model" in done.err) == (2, True)
+    assert "--report FILE draws it" in run(capsys, "report", saved[0], saved[0]).err
 
 
 def test_convert_writes_the_device_map(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -40,34 +40,11 @@ from baechi.torch.simdev import name_of
 from baechi.torch.transforms import is_transformed
 from baechi.torch.trees import share_memory, tensors_in
 
-__all__ = ["LEVELS", "Application", "Status"]
+__all__ = ["LEVELS", "Application"]
 
 LEVELS = ("auto", "op", "module")
 MAX_GRAPHS = 8
 _LOGGER = logging.getLogger("baechi")
-
-
-@dataclass(frozen=True)
-class Status:
-    """How an applied model runs.
-
-    Attributes:
-        level: "op" if the last call ran a placed graph, "module" if it ran the model's own
-            forward, "none" before the first call.
-        graph_calls, module_calls: how many calls ran in each way.
-        num_graphs: graphs at hand.
-        reasons: why calls ran the model's own forward, with their numbers.
-        compiled_parts: parts of the model that run, or will run, through torch.compile.
-        uncompiled: why other parts run as they are although they were to be compiled.
-    """
-
-    level: str
-    graph_calls: int
-    module_calls: int
-    num_graphs: int
-    reasons: Mapping[str, int]
-    compiled_parts: int = 0
-    uncompiled: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from baechi.errors import InputError
-from baechi.torch.application import LEVELS, Application, Status
+from baechi.torch.application import LEVELS, Application
+from baechi.torch.application_status import Status
 from baechi.torch.applied_class import (
     STATE,
     applied_class,

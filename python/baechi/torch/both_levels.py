@@ -15,6 +15,7 @@ from baechi.torch.rehearsal import Rehearsal, rehearsal_of, rehearse
 from baechi.torch.simdev_tensor import sim_index
 from baechi.torch.stages import Running, Stage
 from baechi.torch.trees import tensors_in
+from baechi.torch.twins import a_hook_failed, plain_tensors
 
 __all__ = ["Measured", "measure"]
 
@@ -46,7 +47,8 @@ def measure(
     """Rehearses a call without numbers and limits; the arguments are those of `rehearse`.
 
     Of a plan for op level the first step runs module by module and makes the optimizer's state, the
-    second one runs the graph; so both are measured at the cost of two steps.
+    second one runs the graph; so both are measured at the cost of two steps. Where the first one
+    keeps tensors in attributes, or a hook fails without numbers, the graph is rehearsed alone.
 
     Raises:
         NoValuesError: the call needs numbers, and there are none.
@@ -56,25 +58,27 @@ def measure(
     if plan.level == "module":
         return Measured(planned=rehearse(model, free, args, kwargs, steps=2, dry=True, loss=loss))
     stage = Stage(free, model, args, kwargs, loss=loss, level="op", program=program)
+    peaks: tuple[int, ...] = ()
+    failure = ""
     try:
         with stage.running("dry") as running:
+            kept = plain_tensors(running.model).keys()
             alone = running.step("module").before_update
             state = _state_bytes(running)
+            is_as_before = plain_tensors(running.model).keys() == kept
             graph = running.step("op")
+            peaks = tuple(
+                max(before + held, update)
+                for before, held, update in zip(alone, state, graph.in_update, strict=True)
+            )
+            if is_as_before and not a_hook_failed(running.model):
+                planned = rehearsal_of(stage, [graph], dry=True)
+                return Measured(planned=planned, module_level_peaks=peaks)
     except Exception as error:  # whatever a user's forward may raise
         failure = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    else:
-        peaks = tuple(
-            max(before + held, update)
-            for before, held, update in zip(alone, state, graph.in_update, strict=True)
-        )
-        return Measured(
-            planned=rehearsal_of(stage, [graph], dry=True),
-            module_level_peaks=peaks,
-        )
     (program,) = stage.programs
     planned = rehearse(model, free, args, kwargs, steps=2, dry=True, loss=loss, program=program)
-    return Measured(planned=planned, failure=failure)
+    return Measured(planned=planned, module_level_peaks=peaks, failure=failure)
 
 
 def _state_bytes(running: Running) -> list[int]:

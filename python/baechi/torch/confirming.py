@@ -11,6 +11,7 @@ import torch
 from baechi.cluster import Cluster
 from baechi.torch.both_levels import measure
 from baechi.torch.drafting import draft
+from baechi.torch.predictions import TOLERANCE
 from baechi.torch.search import search
 from baechi.torch.simdev import NoValuesError
 from baechi.units import format_bytes
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["confirmed", "replanned"]
 
-_TOLERANCE = 0.02
 _ROUNDS = 4
+_MAY_BE_EXPECTED = 1.5
+"""By how much a prediction at module level may exceed a limit, and the rehearsal keep it."""
 
 
 def confirmed(
@@ -29,16 +31,17 @@ def confirmed(
 ) -> Planned:
     """Rehearses a plan without numbers and notes the measured peaks and copies in it.
 
+    Where a device takes over 2 % more or less than predicted, what it takes is what the plan says.
     Where a device takes over 2 % more than predicted, or more than its limit, the limits of the
     search are lowered by what was too much and the model is planned again, until the rehearsal says
     what was predicted, a plan repeats, or after four rounds. Of the plans that were rehearsed, the
     one that is best by its measured peaks is returned, the earlier of equals. A plan whose
-    prediction does not fit is not rehearsed.
+    prediction does not fit is rehearsed only at module level, where predictions may be too high.
     """
     caps = planned.task.caps
     rehearsed: list[Planned] = []
     tried = set()
-    while planned.plan.is_within_limits and len(rehearsed) < _ROUNDS:
+    while len(rehearsed) < _ROUNDS and (_may_fit(planned) or planned.plan.is_within_limits):
         placement = (planned.outcome.device_of_unit, tuple(planned.outcome.exceptions.items()))
         if placement in tried:
             break
@@ -59,6 +62,14 @@ def confirmed(
     return _noted(best, *_surprises(best))
 
 
+def _may_fit(planned: Planned) -> bool:
+    """Whether a rehearsal may take less than predicted, by so much that limits are kept."""
+    used = zip(planned.outcome.memory.peaks, planned.task.caps, strict=True)
+    return planned.plan.level == "module" and all(
+        peak <= _MAY_BE_EXPECTED * cap for peak, cap in used
+    )
+
+
 def _closer_caps(planned: Planned) -> tuple[int, ...]:
     """Limits lowered by what a rehearsal took beyond the prediction.
 
@@ -67,9 +78,12 @@ def _closer_caps(planned: Planned) -> tuple[int, ...]:
     """
     plan = planned.plan
     closer = []
-    for cap, seen, device in zip(planned.task.caps, plan.confirmed, plan.devices, strict=True):
-        if seen > min(device.peak_bytes * (1 + _TOLERANCE), device.cap_bytes):
-            beyond = seen - device.peak_bytes
+    rows = zip(
+        planned.task.caps, plan.confirmed, planned.outcome.memory.peaks, plan.devices, strict=True
+    )
+    for cap, seen, predicted, device in rows:
+        if seen > min(predicted * (1 + TOLERANCE), device.cap_bytes):
+            beyond = seen - predicted
             lowered = device.cap_bytes - -(-beyond * min(seen, device.cap_bytes) // seen)
             cap = min(cap, max(0, lowered))
         closer.append(cap)
@@ -113,6 +127,10 @@ def _rehearsed(
     done = measured.planned
     plan = dataclasses.replace(
         planned.plan,
+        devices=tuple(
+            device.stating(seen)
+            for device, seen in zip(planned.plan.devices, done.peak_bytes, strict=True)
+        ),
         confirmed=done.peak_bytes,
         module_level_peaks=measured.module_level_peaks,
         copies=done.copies,
@@ -130,10 +148,12 @@ def _surprises(planned: Planned) -> list[str]:
     """Where a rehearsal took over 2 % more than predicted."""
     plan = planned.plan
     return [
-        f"{device.name}: {format_bytes(device.peak_bytes)} were predicted, the dry rehearsal took "
+        f"{device.name}: {format_bytes(predicted)} were predicted, the dry rehearsal took "
         f"{format_bytes(seen)}"
-        for device, seen in zip(plan.devices, plan.confirmed, strict=False)
-        if seen > device.peak_bytes * (1 + _TOLERANCE)
+        for device, seen, predicted in zip(
+            plan.devices, plan.confirmed, planned.outcome.memory.peaks, strict=False
+        )
+        if seen > predicted * (1 + TOLERANCE)
     ]
 
 

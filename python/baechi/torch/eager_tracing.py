@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
 from baechi.torch.surroundings import surroundings_kept
 from baechi.torch.trace import Trace
 from baechi.torch.trees import flatten
-from baechi.torch.twins import twin_of, twin_of_call
+from baechi.torch.twins import hooks_left_out, twin_of, twin_of_call
 from baechi.torch.work import MathModes
 
 __all__ = ["trace_eager"]
@@ -75,7 +74,7 @@ def _traced(
     modes, ties = MathModes.of_this_process(autocast), ties_of(model)
     stand_ins = StandIns(kernels)
     try:
-        run = _Run(twin_of(model, stand_ins), modes, training, stand_ins)
+        run = _Run(twin_of(model, stand_ins, "tolerant"), modes, training, stand_ins)
         with surroundings_kept(model):
             return run.trace(args, kwargs, stand_ins, loss, autocast, ties)
     except Exception as error:  # whatever forward and the loss may raise without numbers
@@ -88,7 +87,7 @@ def _traced(
                 hint="if it runs with numbers, plan it with real weights and inputs, on any device",
             ) from error
     try:
-        stand_in = copy.deepcopy(model).cpu()
+        stand_in = twin_of(model, None, "tolerant").cpu()
     except Exception as error:  # whatever an attribute's __deepcopy__ may raise
         raise InputError(
             f"the model cannot be copied: {_text(error)}",
@@ -192,6 +191,7 @@ class _Run:
             "real step" if self.stand_ins is None else "eager",
             recorder.works,
             ties,
+            tuple(hooks_left_out(self.model)),
         )
         _link(recorder, trace)
         recorder.position = ("step end", 0)

@@ -101,7 +101,8 @@ def export_twin(
                 watch(twin, forward, call, fakes, code, seen)
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
-            with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):
+            tracing = torch._guards.tracing(context)
+            with _tagging(seen), preserve_node_meta(), tracing, _own_branches():
                 exported = torch.export.export(twin, fakes, strict=False)
     except Exception as error:  # whatever a user's forward or torch.export may raise
         return Exported(None, twin, impostor, seen, error)
@@ -155,6 +156,19 @@ def _undisturbed() -> Iterator[None]:
         _code_on_demand(),
         collected_rarely(),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _own_branches() -> Iterator[None]:
+    """Code that asks whether it is compiled or exported gets the answer that it gets in training.
+
+    Models of transformers take other kernels where it is, with other memory and other gradients
+    than the model has.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in ("is_compiling", "is_exporting"):
+            stack.enter_context(mock.patch.object(torch.compiler, name, return_value=False))
         yield
 
 

@@ -18,6 +18,7 @@ from baechi.torch.real_rehearsal import why_without_numbers
 from baechi.torch.remaking import OptimizerArgument
 from baechi.torch.simdev import NoValuesError, outside
 from baechi.torch.stages import How, Stage, StepRun
+from baechi.torch.twins import a_hook_failed
 from baechi.units import counted, format_bytes, format_ns
 
 __all__ = ["Rehearsal", "rehearsal_of", "rehearse"]
@@ -82,8 +83,9 @@ def rehearse(
 
     The model itself is not touched. Numbers are those of the CPU to the last bit; a dry rehearsal
     has bytes, copies and clocks, but no numbers, and needs no memory for the model. Where a dry
-    one needs numbers all the same, because the model branches on them, and they are there, the
-    steps run with them on a copy that an optimizer does not change; `Rehearsal.dry` says so.
+    one needs numbers all the same, because the model branches on them or a hook fails without, and
+    they are there, the steps run with them on a copy that an optimizer does not change;
+    `Rehearsal.dry` says so.
 
     Args:
         model: the planned model; for a dry rehearsal its weights may be on meta.
@@ -106,6 +108,11 @@ def rehearse(
     """
     if steps < 1:
         raise InputError(f"steps is {steps}", hint="run one step or more")
+    if not isinstance(plan, ModelPlan):
+        raise InputError(
+            f"plan is a {type(plan).__name__}, not the plan of a model",
+            hint="baechi.rehearse(model, plan, args)",
+        )
     plan.check(model)
     refuse_placed(model, (args, kwargs))
     if not dry and any(weight.is_meta for _, weight in named_weights(model)):
@@ -122,20 +129,25 @@ def rehearse(
         program=program,
     )
     if not dry:
-        return _rehearsed(stage, steps, "real")
+        return _rehearsed(stage, steps, "real")[0]
+    needed_bytes = sum(device.peak_bytes for device in plan.devices)
     with torch.random.fork_rng(devices=[]):
         try:
-            return _rehearsed(stage, steps, "dry")
+            found, all_hooks_ran = _rehearsed(stage, steps, "dry")
         except NoValuesError as error:
-            needed_bytes = sum(device.peak_bytes for device in plan.devices)
             if why := why_without_numbers(model, args, kwargs, needed_bytes):
                 raise NoValuesError(error.what, why) from error
-        return _rehearsed(stage, steps, "still")
+        else:
+            if all_hooks_ran or why_without_numbers(model, args, kwargs, needed_bytes):
+                return found
+        return _rehearsed(stage, steps, "still")[0]
 
 
-def _rehearsed(stage: Stage, steps: int, how: How) -> Rehearsal:
+def _rehearsed(stage: Stage, steps: int, how: How) -> tuple[Rehearsal, bool]:
+    """What the steps took, and whether no hook failed in them."""
     with stage.running(how) as running:
-        return rehearsal_of(stage, [running.step() for _ in range(steps)], dry=how == "dry")
+        runs = [running.step() for _ in range(steps)]
+        return rehearsal_of(stage, runs, dry=how == "dry"), not a_hook_failed(running.model)
 
 
 def rehearsal_of(stage: Stage, runs: Sequence[StepRun], *, dry: bool) -> Rehearsal:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["shortage"]
 
 _ROUNDS = 4
+_KEEPS_LESS = "weights of a smaller type, or an optimizer with less state, keep less"
 
 
 def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMemoryError:
@@ -32,8 +33,7 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
     enough = _enough(planned, confirm)
     listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in needs.items())
     sizes = ", ".join(f'"{name}": {nbytes}' for name, nbytes in enough.items())
-    task = planned.task
-    proof = proof_of_misfit(task) if task.caps == caps_of(task.cluster) else None
+    proof = proof_of_misfit(planned.task)
     error = OutOfMemoryError(
         lacking.peak_at,
         lacking.name,
@@ -43,7 +43,7 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
         + f"the best needs {listed}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
         f"{missing} bytes too few",
         hint=(f"devices={{{sizes}}} would do; " if enough else "")
-        + "a smaller batch or checkpointing needs less",
+        + (_KEEPS_LESS if proof else "a smaller batch or checkpointing needs less"),
     )
     error.enough = enough
     error.proved_infeasible = proof is not None
@@ -52,11 +52,11 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
 
 def _needs(planned: Planned) -> dict[str, int]:
     """What the placement takes on each device: predicted or, if it was more, measured."""
-    devices = planned.plan.devices
-    measured = planned.plan.confirmed or (0,) * len(devices)
+    devices, predicted = planned.plan.devices, planned.outcome.memory.peaks
+    measured = planned.plan.confirmed or predicted
     return {
-        device.name: max(device.peak_bytes, seen)
-        for device, seen in zip(devices, measured, strict=True)
+        device.name: max(nbytes, seen)
+        for device, nbytes, seen in zip(devices, predicted, measured, strict=True)
     }
 
 
@@ -67,8 +67,9 @@ def _enough(planned: Planned, confirm: Callable[[Planned], Planned]) -> dict[str
     """
     for _ in range(_ROUNDS):
         needs = _needs(planned)
-        for device in planned.plan.devices:
-            needs[device.name] += needs[device.name] - device.peak_bytes
+        predicted = planned.outcome.memory.peaks
+        for device, nbytes in zip(planned.plan.devices, predicted, strict=True):
+            needs[device.name] += needs[device.name] - nbytes
         memory = {
             device.name: device.reserve_bytes + max(cap, needs[device.name])
             for device, cap in zip(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.torch.simdev_rnn import ON_META, RECURRENT
 from baechi.torch.simdev_tensor import SimTensor
@@ -48,16 +49,17 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """The flash kernel where the CPU would take it, else matrix products and a softmax."""
-    choice = torch._fused_sdp_choice(
-        _on_cpu(query),
-        _on_cpu(key),
-        _on_cpu(value),
-        None if attn_mask is None else _on_cpu(attn_mask),
-        dropout_p,
-        is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )
+    with _disable_current_modes():  # a trace is not to see what is asked here
+        choice = torch._fused_sdp_choice(
+            _on_cpu(query),
+            _on_cpu(key),
+            _on_cpu(value),
+            None if attn_mask is None else _on_cpu(attn_mask),
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
     if choice != _FLASH_ATTENTION:
         return aten.scaled_dot_product_attention.default.decompose(  # type: ignore[no-any-return]
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +116,7 @@ class Stage:
         prices = _Prices(plan.cluster)
         simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
         with surroundings_kept(self.model), old_objects_spared(), simulation as devices:
-            stand_in = self._applied(_stand_in(self.model, dry))
+            stand_in = self._applied(_stand_in(self.model, how))
             updater = None
             if self.training:
                 updater = remake(plan.optimizer, self.optimizer, self.model, stand_in, dry=dry)
@@ -196,10 +195,10 @@ class Running:
         return max(self.devices.clock_ns(at) for at in range(len(self.devices)))
 
 
-def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
+def _stand_in(model: torch.nn.Module, how: How) -> torch.nn.Module:
     """A copy whose weights may be moved: the real numbers, or none."""
-    if not dry:
-        return copy.deepcopy(model)
+    if how != "dry":
+        return twin_of(model, None, "all" if how == "real" else "tolerant")
 
     def on_meta(tensor: torch.Tensor) -> torch.Tensor:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -207,7 +206,7 @@ def _stand_in(model: torch.nn.Module, dry: bool) -> torch.nn.Module:
             return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
         return made
 
-    return twin_of(model, on_meta)
+    return twin_of(model, on_meta, "tolerant")
 
 
 class _Prices:

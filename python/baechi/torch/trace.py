@@ -159,6 +159,7 @@ class Trace:
         works: what a call of each signature does.
         ties: qualified name of a parameter or buffer to all its names.
         source: "export", "eager" or "real step": how it was captured.
+        left_out: hooks that could not be run, with the reasons.
     """
 
     storages: list[Storage]
@@ -175,3 +176,4 @@ class Trace:
     source: str
     works: Mapping[str, Work]
     ties: Mapping[str, tuple[str, ...]]
+    left_out: tuple[str, ...] = ()

@@ -90,7 +90,8 @@ def _of_own_code(
         trace = trace_call(model, program, args, kwargs, **options)
         note = "memory is that of the exported graph: the model's own code needs numbers"
         return Traced(trace, "module", reasons, (note,))
+    notes = trace.left_out
     if trace.source == "real step":
         note = "captured in one real step on a copy, on the CPU: its code reads numbers"
-        return Traced(trace, "module", reasons, (note,))
-    return Traced(trace, "module", reasons)
+        notes = (note, *notes)
+    return Traced(trace, "module", reasons, notes)

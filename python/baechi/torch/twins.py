@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import copyreg
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import torch
@@ -20,11 +21,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
+from baechi.torch.hook_copies import CannotRunHookError, Tolerant, copy_of_hook
 from baechi.torch.trees import flatten
 
 __all__ = [
+    "Hooks",
     "Impostor",
+    "a_hook_failed",
     "hidden_modules",
+    "hooks_left_out",
     "hooks_of",
     "plain_tensors",
     "tensors_of",
@@ -94,10 +99,17 @@ def _storage_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-class _Replacing(TorchFunctionMode):
-    """Copies of tensors inside objects that we do not look into become twins as well."""
+Hooks = Literal["none", "tolerant", "all"]
+"""Of the user's hooks a twin has none, those that do no harm for as long as they work, or all."""
 
-    def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+
+class _Replacing(TorchFunctionMode):
+    """Copies of tensors inside objects that we do not look into become twins as well.
+
+    Without `convert` they become copies with numbers, also those that a forward has computed.
+    """
+
+    def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
         super().__init__()
         self.convert = convert
 
@@ -109,26 +121,43 @@ class _Replacing(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is torch.Tensor.__deepcopy__:
-            return self.convert(args[0])
+            if self.convert is not None:
+                return self.convert(args[0])
+            if not args[0].is_leaf:
+                return args[0].detach().clone()
         return func(*args, **(kwargs or {}))
 
 
-def twin_of(model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """A copy of a model whose tensors are what `convert` makes of the model's, without user hooks.
+def twin_of(
+    model: nn.Module,
+    convert: Callable[[torch.Tensor], torch.Tensor] | None,
+    hooks: Hooks = "none",
+) -> nn.Module:
+    """A copy of a model; running it changes nothing of the model or of what its hooks hold.
 
-    The copy shares no module with the model, so running it changes nothing of the model.
+    Args:
+        model: shares no module with the copy.
+        convert: makes the copy's tensors of the model's; None for copies with numbers.
+        hooks: which hooks of the user's the copy has. They are copies; of "all", those that
+            cannot be copied are the user's own.
     """
     memo: dict[int, Any] = {}
+    tables: list[tuple[dict[int, Any], dict[int, Any]]] = []
     for module in model.modules():
-        for _, tensor in _tensors_of(module):
-            memo[id(tensor)] = convert(tensor)
-    with _Replacing(convert), _generators_copied():
-        twin = copy.deepcopy(model, memo)
-    for module in twin.modules():
+        if convert is not None:
+            memo |= {id(tensor): convert(tensor) for _, tensor in _tensors_of(module)}
         for kind in _HOOKS:
-            hooks = getattr(module, kind)
-            for number in [number for number, hook in hooks.items() if not _is_torchs(hook)]:
-                del hooks[number]
+            table: dict[int, Any] = getattr(module, kind)
+            memo[id(table)] = OrderedDict()
+            tables.append((table, memo[id(table)]))
+    with _Replacing(convert), _generators_copied():
+        twin: nn.Module = copy.deepcopy(model, memo)
+        for table, copied in tables:
+            for number, hook in table.items():
+                if _is_torchs(hook):
+                    copied[number] = copy.deepcopy(hook, memo)
+                elif hooks != "none":
+                    copied[number] = _own_hook(hook, memo, hooks)
     return twin
 
 
@@ -141,6 +170,36 @@ def _generators_copied() -> Iterator[None]:
 
     with mock.patch.dict(copyreg.dispatch_table, {torch.Generator: reduce}):
         yield
+
+
+def _own_hook(hook: Any, memo: dict[int, Any], hooks: Hooks) -> Any:
+    try:
+        own = copy_of_hook(hook, memo)
+    except CannotRunHookError as error:
+        return hook if hooks == "all" else Tolerant(None, str(error))
+    return own if hooks == "all" else Tolerant(own)
+
+
+def hooks_left_out(twin: nn.Module) -> list[str]:
+    """Why hooks of a twin did not run, or not to their end."""
+    return [
+        f'a hook of module "{path}" is not counted: {hook.failure}'
+        for path, hook in _tolerant(twin)
+        if hook.failure
+    ]
+
+
+def a_hook_failed(twin: nn.Module) -> bool:
+    """Whether a hook was run, and failed."""
+    return any(hook.hook is not None and hook.failure for _, hook in _tolerant(twin))
+
+
+def _tolerant(twin: nn.Module) -> Iterator[tuple[str, Tolerant]]:
+    for path, module in twin.named_modules():
+        for kind in _HOOKS:
+            for hook in getattr(module, kind).values():
+                if isinstance(hook, Tolerant):
+                    yield path, hook
 
 
 def twin_of_call(
