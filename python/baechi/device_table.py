@@ -117,9 +117,10 @@ class DeviceTable:
             near = difflib.get_close_matches(_plain(name), known, n=3)
             names = list(dict.fromkeys(known[key].name for key in near)) or list(self.kinds)
             others = ", ".join(kind for kind in names if kind != GENERIC_KIND)
+            others += ", or " if others else ""
             raise InputError(
                 f'the device table has no kind "{name}"',
-                hint=f'write {others and f"{others}, or "}"{GENERIC_KIND}" for any other accelerator',
+                hint=f'write {others}"{GENERIC_KIND}" for any other accelerator',
             )
         return found
 
