@@ -168,7 +168,7 @@ def test_what_is_proved_not_to_fit_ends_with_code_3_and_what_is_not_found_with_4
     error = valid(done, "failure")["error"]
     assert (done.code, error["proved_infeasible"]) == (3, True)
     assert "gradients and optimizer state take" in error["message"]
-    done = plan(capsys, "as_dict", "-d", "2x45KiB", "--json")
+    done = plan(capsys, "as_dict", "-d", "2x70KiB", "--json")
     error = valid(done, "failure")["error"]
     assert (done.code, error["proved_infeasible"]) == (4, False)
     made = factories.as_dict()
