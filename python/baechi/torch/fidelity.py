@@ -75,7 +75,8 @@ def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
     for spec in exported.program.graph_signature.input_specs:
         name = spec.target or ""
         if spec.kind == InputKind.CUSTOM_OBJ:
-            yield f'forward uses the object "{name}", which a graph cannot take: planned by modules'
+            found = type(constants[name]).__name__ if name in constants else f'object "{name}"'
+            yield f"forward uses a {found}, which a graph cannot take: planned by modules"
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             value = constants.get(name)
             original = exported.impostor.original(value)
