@@ -132,7 +132,8 @@ class Code:
             while self._waiting:
                 self._read_function(*self._waiting.pop())
             for kind in list(self._objects):
-                for name in sorted(self.names):
+                tables = [vars(base) for base in kind.__mro__ if is_users(base)]
+                for name in sorted({n for table in tables for n in self.names & table.keys()}):
                     self._visit_attribute(kind, name)
 
     def _read_function(self, function: Any, owner: type | None) -> None:
