@@ -168,7 +168,7 @@ def test_what_is_proved_not_to_fit_ends_with_code_3_and_what_is_not_found_with_4
     error = valid(done, "failure")["error"]
     assert (done.code, error["proved_infeasible"]) == (3, True)
     assert "gradients and optimizer state take" in error["message"]
-    done = plan(capsys, "as_dict", "-d", "2x45KiB", "--json")
+    done = plan(capsys, "as_dict", "-d", "2x70KiB", "--json")
     error = valid(done, "failure")["error"]
     assert (done.code, error["proved_infeasible"]) == (4, False)
     made = factories.as_dict()
@@ -221,6 +221,7 @@ def test_a_plan_of_a_graph_and_one_of_a_model_cannot_be_compared(
     graph.save(tmp_path / "graph.json")
     done = run(capsys, "simulate", str(tmp_path / "graph.json"), saved[0])
     assert (done.code, "is the plan of a model" in done.err) == (2, True)
+    assert "--report FILE draws it" in run(capsys, "report", saved[0], saved[0]).err
 
 
 def test_convert_writes_the_device_map(

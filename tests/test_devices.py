@@ -47,6 +47,7 @@ def test_a_mapping_keeps_names_and_writes_integer_keys_as_text() -> None:
         ("99999x8GiB", "asks for 99999 devices"),
         ("gpu:0:8GiB", "is not a device"),
         ("4x8Gi", "'8Gi' is not a size"),
+        ("4x8GiB,2xh200", '"2xh200" in "4x8GiB,2xh200" has no size'),
         ([], "at least one device"),
         ({}, "at least one device"),
         ({"a": None}, "None is not a size"),

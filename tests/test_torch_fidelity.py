@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_corner_cases as corner_cases
+import torch_public_models as public
 from baechi.torch.capture import capture
 from baechi.torch.guards import compile_guard
 from baechi.torch.placed_graph import PlacedProgram, is_placed, place_program
@@ -110,6 +111,17 @@ def test_a_cache_that_forward_returns_is_made_anew_and_one_that_it_is_given_is_n
     given = capture(sample.model, (), sample.kwargs | {"past_key_values": made}, training=True)
     assert given.program is None
     assert 'past_key_values" is a DynamicCache' in given.reasons[0]
+
+
+def test_experts_run_the_kernels_that_they_run_without_a_graph() -> None:
+    model, inputs = public.mixtral()
+    model.set_experts_implementation("grouped_mm")  # another one where it is exported
+    program = program_of(model, (), kwargs=inputs)
+    ops = [str(node.target) for node in program.graph_module.graph.nodes]
+    assert any("grouped_mm" in op and "fallback" not in op for op in ops)
+    expected = copy.deepcopy(model)(**inputs).loss
+    found = placed_on_cpu(program)(model, (), inputs)
+    assert torch.equal(found.loss, expected)
 
 
 def test_containers_that_forward_fills_are_noticed() -> None:

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 import baechi
+import torch_factories
 from baechi import Graph
 from baechi.torch import model_graph
+from commands import run
 from torch_models import BY_NAME
 
 DEVICES = "h100,rtx-4090"
@@ -86,3 +88,16 @@ def test_inference_has_forward_ops_alone() -> None:
     sample = BY_NAME["resnet"].build()
     graph = model_graph(sample.model, sample.args, devices=DEVICES, mode="inference")
     assert set(graph.role.tolist()) == {0}
+
+
+def test_the_command_line_writes_it_for_the_placers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, devices = str(tmp_path / "step.npz"), ("-d", "1MiB,2MiB")
+    factory = ("--torch", "torch_factories:as_dict", "--no-confirm", "--save-graph", path)
+    assert f"baechi: the graph is in {path}" in run(capsys, "plan", *factory, *devices).err
+    made = torch_factories.as_dict()
+    expected = model_graph(made["model"], made["args"], devices=devices[1], loss=made["loss"])
+    assert baechi.load_graph(path) == expected
+    compared = run(capsys, "compare", path, *devices)
+    assert (compared.code, "m-sct" in compared.out) == (0, True)

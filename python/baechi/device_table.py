@@ -116,9 +116,11 @@ class DeviceTable:
             known = self._by_alias()
             near = difflib.get_close_matches(_plain(name), known, n=3)
             names = list(dict.fromkeys(known[key].name for key in near)) or list(self.kinds)
+            others = ", ".join(kind for kind in names if kind != GENERIC_KIND)
+            others += ", or " if others else ""
             raise InputError(
                 f'the device table has no kind "{name}"',
-                hint=f'write {", ".join(names)}, or "{GENERIC_KIND}" for any other accelerator',
+                hint=f'write {others}"{GENERIC_KIND}" for any other accelerator',
             )
         return found
 

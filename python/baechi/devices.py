@@ -246,6 +246,8 @@ def _from_text(text: str) -> list[Device]:
         count = int(match[1] or 1)
         if not 1 <= count <= _MAX_COUNT:
             raise InputError(f'"{item.strip()}" in "{text}" asks for {count} devices', hint=_HINT)
+        if match[2] is None and match[3][0].isalpha():
+            raise InputError(f'"{item.strip()}" in "{text}" has no size', hint=_HINT)
         kinds += [match[2] or "gpu"] * count
         sizes += [parse_bytes(match[3])] * count
     return list(map(Device, number_names(kinds), kinds, sizes))

@@ -21,6 +21,11 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         temporary.write_bytes(data)
         temporary.replace(target)
+    except OSError as error:  # nobody but us knows the temporary file
+        temporary.unlink(missing_ok=True)
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

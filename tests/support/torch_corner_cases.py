@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -113,7 +114,16 @@ class HoldingParameters(nn.Module):
 
 Case = tuple[str, Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]
 
+
+def asking(model: Any, x: Tensor) -> Tensor:
+    """Computes otherwise where it is compiled or exported, as models of transformers do."""
+    y: Tensor = model.l(x)
+    y = y.tanh() if torch.compiler.is_compiling() else y.sigmoid()
+    return y.exp() if torch.compiler.is_exporting() else y.square()
+
+
 FAITHFUL: tuple[Case, ...] = (
+    ("asking for a compiler", lambda: Running(asking, l=linear()), lambda: (torch.randn(2, 8),)),
     (
         "attention",
         lambda: Running(
@@ -212,6 +222,12 @@ UNFAITHFUL: tuple[tuple[Callable[[], nn.Module], str], ...] = (
     (corners.WithCustomFunction, r'"Straight" has a backward of its own.*detach'),
     (corners.WithTensorHook, r"register_hook.*on a parameter"),
     (lambda: corners.Checkpointed(use_reentrant=True, width=8), r"use_reentrant=False\) for"),
+    (
+        lambda: Running(
+            lambda m, x: m.l(x).tanh() if is_compiling() else m.l(x).sigmoid(), l=linear()
+        ),
+        r"gradients of the model flow through SigmoidBackward0, those of the graph do not",
+    ),
     (corners.Branching, r"decides by the values.*torch.where"),
     (Counting, r'changes the attribute "calls".*in a buffer'),
     (Averaging, r'changes the buffer "mean" in place by values that carry gradients.*detach'),

@@ -28,7 +28,17 @@ _OF_GRAPHS = {
     "group": False,
     "smallest_limit": False,
 }
-_OF_MODELS = ("mode", "optimizer", "objective", "pin", "granularity", "level", "autocast", "costs")
+_OF_MODELS = (
+    "mode",
+    "optimizer",
+    "objective",
+    "pin",
+    "granularity",
+    "level",
+    "autocast",
+    "costs",
+    "save_graph",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--autocast", choices=("bfloat16", "float16"), help="as under torch.autocast"
     )
     group.add_argument("--costs", metavar="FILE", help="measured times of ops")
+    group.add_argument(
+        "--save-graph",
+        metavar="FILE",
+        help="also write the graph of the step (.json, .npz), for compare and all that takes GRAPH",
+    )
     group.add_argument(
         "--no-confirm", action="store_true", help="do not rehearse the plan without values"
     )
@@ -109,6 +124,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 def _outcome(plan: ModelPlan, arguments: argparse.Namespace) -> Outcome:
     words = []
+    if arguments.save_graph:
+        report = importlib.import_module("baechi.torch.model_plan_report")
+        report.graph_of(plan).save(arguments.save_graph)
+        words.append(f"the graph is in {arguments.save_graph}")
     if arguments.trace:
         plan.trace(arguments.trace)
         words.append(f"the trace is in {arguments.trace}")

@@ -73,14 +73,12 @@ def run(arguments: argparse.Namespace) -> Outcome:
                 level=arguments.level,
             )
     except full as error:
-        return _failed(str(error), plan)
+        return _failed(str(error))
     return _outcome(found, plan)
 
 
-def _failed(message: str, plan: ModelPlan) -> Outcome:
+def _failed(message: str) -> Outcome:
     """A device was full: the rehearsal ends there."""
-    for at, name in enumerate(plan.cluster.names):
-        message = message.replace(f"simdev:{at} ", f"{name} ")
     return Outcome(
         document=lambda: {"fits": False, "error": message, "rehearsal": None},
         words=(f"does not fit: {message}",),

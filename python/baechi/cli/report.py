@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from baechi.plans import Plan
     from baechi.report import write_report
 
-    graph = shared.read_graph(arguments.graph)
     placement = read_placement(arguments.placement)
+    graph = shared.read_graph(arguments.graph)
     schedule = schedule_of(graph, placement, arguments)
     compared = None
     if arguments.compare:

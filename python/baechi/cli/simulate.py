@@ -108,7 +108,8 @@ def read_placement(path: str) -> Plan | dict[str, Any]:
     if isinstance(document, dict) and document.get("format") == MODEL_FORMAT:
         raise InputError(
             f"{path} is the plan of a model, not of a graph",
-            hint=f"baechi show {path} describes it, baechi rehearse runs it",
+            hint=f"baechi show {path} describes it, baechi rehearse runs it, and "
+            "baechi plan --torch ... --report FILE draws it while it plans",
         )
     if not isinstance(document, dict) or not document:
         raise InputError(

@@ -82,7 +82,9 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | None:
     if isinstance(document, dict) and document.get("format") == MODEL_FORMAT:
         return None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(f'{file}: not a plan file: "format" is not "{FORMAT}"')
+        raise InputError(
+            f'{file}: not a plan file: "format" is neither "{FORMAT}" nor "{MODEL_FORMAT}"'
+        )
     if document.get("schema") != SCHEMA:
         raise InputError(
             f"{file}: schema {document.get('schema')!r} is unknown",

@@ -37,6 +37,7 @@ from baechi.torch.program import Program
 from baechi.torch.runtime import ModuleRuntime
 from baechi.torch.transforms import is_transformed
 from baechi.torch.trees import tensors_in
+from baechi.units import counted
 
 __all__ = ["LEVELS", "Application", "Status"]
 
@@ -66,6 +67,21 @@ class Status:
     reasons: Mapping[str, int]
     compiled_parts: int = 0
     uncompiled: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """How many calls ran in which way, and a line for each reason."""
+        if self.level == "none":
+            return "no call was counted; on one device the model may run as it is"
+        graphs = f"{counted(self.num_graphs, 'graph', 'graphs')} at hand"
+        lines = [
+            f"last call at {self.level} level; {counted(self.graph_calls, 'call', 'calls')} of a "
+            f"graph ({graphs}), {self.module_calls} module by module",
+            *(f"  {count} x {reason}" for reason, count in self.reasons.items()),
+        ]
+        if self.compiled_parts or self.uncompiled:
+            lines.append(f"  {counted(self.compiled_parts, 'part', 'parts')} compiled")
+            lines += [f"  {count} not: {reason}" for reason, count in self.uncompiled.items()]
+        return "\n".join(lines)
 
 
 @dataclass

@@ -24,15 +24,13 @@ from baechi.links import ChannelSpec, Link, LinkSpec
 from baechi.torch.machine import accelerators
 from baechi.units import format_bytes, format_ns, parse_bytes
 
-__all__ = ["TorchDevices", "kind_of", "read_torch_devices"]
+__all__ = ["DeviceName", "TorchDevices", "device_name", "kind_of", "read_torch_devices"]
+
+DeviceName = str | int | torch.device
+"""A device, as text, by the number of an accelerator, or as torch writes it."""
 
 TorchDevices = (
-    str
-    | os.PathLike[str]
-    | Cluster
-    | Iterable[Device]
-    | Mapping[str | int | torch.device, Size]
-    | None
+    str | os.PathLike[str] | Cluster | Iterable[Device] | Mapping[DeviceName, Size] | None
 )
 """Every way to write devices down that ``read_torch_devices`` takes."""
 
@@ -153,13 +151,14 @@ def _torch_type(row: DeviceKind) -> str:
 def _of_mapping(sizes: Mapping[Any, Size]) -> list[Device]:
     devices = []
     for key, size in sizes.items():
-        name = _device_name(key)
+        name = device_name(key)
         kind = "cpu" if name.split(":")[0] == "cpu" else GENERIC_KIND
         devices.append(Device(name, kind, parse_bytes(size)))
     return devices
 
 
-def _device_name(key: Any) -> str:
+def device_name(key: Any) -> str:
+    """The name of a device that is given as text, a torch device, or an accelerator's number."""
     if isinstance(key, torch.device):
         return str(key)
     if isinstance(key, bool) or not isinstance(key, str | int):

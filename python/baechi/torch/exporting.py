@@ -127,7 +127,8 @@ def export_twin(
                 seen.reshaped = [name for name in shapes if shapes[name] != after.get(name)]
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
-            with _tagging(seen), preserve_node_meta(), torch._guards.tracing(context):
+            tracing = torch._guards.tracing(context)
+            with _tagging(seen), preserve_node_meta(), tracing, _own_branches():
                 exported = torch.export.export(twin, fakes, strict=False)
     except Exception as error:  # whatever a user's forward or torch.export may raise
         return Exported(None, twin, impostor, seen, error)
@@ -227,6 +228,19 @@ def _undisturbed() -> Iterator[None]:
     traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
     generator = torch.random.fork_rng(devices=[])
     with _ONE_AT_A_TIME, quiet(), generator, traceless, _code_on_demand(), collected_rarely():
+        yield
+
+
+@contextlib.contextmanager
+def _own_branches() -> Iterator[None]:
+    """Code that asks whether it is compiled or exported gets the answer that it gets in training.
+
+    Models of transformers take other kernels where it is, with other memory and other gradients
+    than the model has.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in ("is_compiling", "is_exporting"):
+            stack.enter_context(mock.patch.object(torch.compiler, name, return_value=False))
         yield
 
 

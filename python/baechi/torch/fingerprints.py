@@ -9,16 +9,18 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from baechi.errors import InputError
+from baechi.errors import InputError, PlanMismatchError
 from baechi.torch.applied_class import refuse_applied
 from baechi.torch.exporting import signature_of
 from baechi.torch.parameters import named_weights
 from baechi.torch.simdev_tensor import SimTensor
 from baechi.torch.trees import flatten, tensors_in
+from baechi.units import counted
 
 __all__ = [
     "Described",
     "changes",
+    "check",
     "describe",
     "describe_inputs",
     "refuse_layouts",
@@ -133,6 +135,36 @@ def changes(planned: Described, model: Described) -> list[str]:
     found += [f'"{name}" ({planned[name]}) is missing' for name in planned if name not in model]
     found += [f'"{name}" ({model[name]}) is new' for name in model if name not in planned]
     return found
+
+
+def check(planned: Described, modules: Mapping[str, str], model: torch.nn.Module) -> None:
+    """Compares a model with the planned one.
+
+    Args:
+        planned: what `describe` said of it.
+        modules: the plan's devices by module path, perhaps written by hand.
+        model: the one that is at hand.
+
+    Raises:
+        PlanMismatchError: names, shapes, types or ties differ, or a path leads nowhere.
+        InputError: the model is in a wrapper.
+    """
+    refuse_wrapped(model)
+    if found := changes(planned, describe(model)):
+        count = counted(len(found), "difference", "differences")
+        raise PlanMismatchError(
+            f"the plan was made for another model ({count})",
+            found,
+            hint="plan the changed model again",
+        )
+    known = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    known.update(name for name, _ in named_weights(model))
+    if strangers := [f'"{path}" on {home}' for path, home in modules.items() if path not in known]:
+        raise PlanMismatchError(
+            "the plan places modules that the model does not have",
+            strangers,
+            hint="correct the paths: they are those of model.named_modules()",
+        )
 
 
 def ties_of(model: torch.nn.Module) -> dict[str, tuple[str, ...]]:

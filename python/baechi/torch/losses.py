@@ -17,6 +17,8 @@ __all__ = ["LossArgument", "LossReadsNumbersError", "Reads", "loss_value"]
 
 _MOVES = frozenset(("to", "copy_", "type_as", "backward"))  # they mix devices on purpose
 
+_OF_OUTPUT = "it gets the model's output alone: loss=lambda output: criterion(output, target)"
+
 LossArgument = Callable[[Any], torch.Tensor] | None
 
 
@@ -113,6 +115,8 @@ class _WhereOutputsAre(TorchFunctionMode):
 
 
 def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
+    if not callable(loss):
+        raise InputError(f"loss is a {type(loss).__name__}, not a function", hint=_OF_OUTPUT)
     devices = frozenset(tensor.device for tensor in flatten(output)[0])
     try:
         with _WhereOutputsAre(devices):
@@ -129,7 +133,7 @@ def _called(loss: Callable[[Any], torch.Tensor], output: Any) -> Any:
                 hint="plan for module level, with real weights and inputs, or write it without "
                 "branches and shapes that depend on values: (value * mask).sum() / mask.sum()",
             ) from error
-        hint = "it gets the model's output alone: loss=lambda output: criterion(output, target)"
+        hint = _OF_OUTPUT
         if "device" in lines[0]:
             hint = (
                 "outputs are on meta while planning, and on the device of the last layer later: "

@@ -12,10 +12,9 @@ import torch
 from torch.optim import Optimizer
 
 from baechi.cluster import Cluster
-from baechi.errors import PlanMismatchError
 from baechi.plans import Plan
 from baechi.torch.asked import Asked
-from baechi.torch.fingerprints import changes, describe, refuse_wrapped
+from baechi.torch.fingerprints import check
 from baechi.torch.losses import LossArgument
 from baechi.torch.module_map import device_of, digest, follow
 from baechi.torch.predictions import Compared, PlannedDevice
@@ -142,15 +141,12 @@ class ModelPlan:
         return fits(self, args, kwargs or {}, model, loss)
 
     def check(self, model: torch.nn.Module) -> None:
-        """Raises PlanMismatchError with every name, shape, type and tie that a model has not."""
-        refuse_wrapped(model)
-        found = changes(self.model, describe(model))
-        if found:
-            raise PlanMismatchError(
-                f"the plan was made for another model ({len(found)} differences)",
-                found,
-                hint="plan the changed model again",
-            )
+        """Compares a model with the planned one: names, shapes, types and ties of its tensors.
+
+        Raises:
+            PlanMismatchError: they differ; every difference is named.
+        """
+        check(self.model, self.placement, model)
 
     def apply(
         self,

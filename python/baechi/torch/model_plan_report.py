@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from baechi.errors import InputError
+from baechi.graph import Graph
 from baechi.plans import Plan
 from baechi.torch.model_plan import ModelPlan
 
-__all__ = ["operators_of", "report_of", "trace_of"]
+__all__ = ["graph_of", "operators_of", "report_of", "trace_of"]
 
 
 def report_of(plan: ModelPlan, path: str | os.PathLike[str]) -> None:
@@ -24,6 +25,13 @@ def trace_of(plan: ModelPlan, path: str | os.PathLike[str]) -> None:
     from baechi.report import replay, write_trace
 
     write_trace(path, replay(operators_of(plan)))
+
+
+def graph_of(plan: ModelPlan) -> Graph:
+    """The graph that the placers were given; errors as in `operators_of`."""
+    made_for = operators_of(plan).provenance.made_for
+    assert isinstance(made_for, Graph), "plans that were just made hold it"
+    return made_for
 
 
 def operators_of(plan: ModelPlan) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,13 +94,15 @@ def _beside(plan: ModelPlan, other: Compared) -> str:
 def _rehearsed(plan: ModelPlan) -> list[str]:
     if not plan.confirmed or plan.is_edited:
         return []
-    found = [f"peaks of a dry rehearsal: {_listed(plan, plan.confirmed)}"]
+    predicted, measured = _listed(plan, plan.peak_bytes.values()), _listed(plan, plan.confirmed)
+    is_same = predicted == measured
+    found = ["a dry rehearsal took the same" if is_same else f"a dry rehearsal took {measured}"]
     both = zip(plan.confirmed, plan.module_level_peaks, strict=False)
     if any(abs(alone - peak) > peak * _ALIKE for peak, alone in both):
         found.append(f"where it runs module by module: {_listed(plan, plan.module_level_peaks)}")
     return found
 
 
-def _listed(plan: ModelPlan, peaks: Sequence[int]) -> str:
+def _listed(plan: ModelPlan, peaks: Iterable[int]) -> str:
     rows = zip(plan.devices, peaks, strict=True)
     return ", ".join(f"{device.name} {format_bytes(peak)}" for device, peak in rows)

@@ -141,13 +141,14 @@ def read_optimizer(optimizer: Any, model: torch.nn.Module, foreach: bool) -> Opt
         return _measured(optimizer, model, foreach)
     if callable(optimizer):
         return _of_maker(optimizer, foreach)
-    if not isinstance(optimizer, str) or optimizer not in _BUILT_IN:
+    name = optimizer.lower() if isinstance(optimizer, str) else ""
+    if name not in _BUILT_IN:
         raise InputError(
             f"no optimizer {optimizer!r}",
             hint="pass a torch.optim.Optimizer, a function that makes one of parameters, or one of "
             + ", ".join(NAMES),
         )
-    return _of_name(optimizer, foreach)
+    return _of_name(name, foreach)
 
 
 @functools.cache
@@ -186,7 +187,13 @@ def _measured(optimizer: torch.optim.Optimizer, model: torch.nn.Module, foreach:
 
 def _of_maker(maker: Callable[..., Any], foreach: bool) -> Optimizer:
     """An optimizer that a function makes, of all parameters that need a gradient."""
-    probe: Any = maker([torch.nn.Parameter(torch.empty(1, device="meta"))])
+    try:
+        probe: Any = maker([torch.nn.Parameter(torch.empty(1, device="meta"))])
+    except Exception as error:  # whatever a user's function may raise
+        raise InputError(
+            f"optimizer= fails for a list of one parameter: {type(error).__name__}: {error}",
+            hint="pass an optimizer of the model's parameters",
+        ) from error
     if not isinstance(probe, torch.optim.Optimizer):
         raise InputError(
             f"optimizer= made {type(probe).__name__}, not a torch.optim.Optimizer",

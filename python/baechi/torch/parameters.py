@@ -278,7 +278,7 @@ def _refuse_forgotten_optimizers(weights: Mapping[int, Tensor], given: Sequence[
             raise InputError(
                 f"{type(thing).__name__} has state for {len(held)} parameters that would move,"
                 " and was not given",
-                hint="apply(model, optimizer=optimizer) moves its state as well",
+                hint="pass it, so that its state moves as well: optimizer=optimizer",
             )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,21 +14,22 @@ from torch.optim import Optimizer
 from baechi.errors import InputError, PlacementError
 from baechi.torch.applying import apply_placement
 from baechi.torch.compiling import CompileArgument
+from baechi.torch.device_argument import DeviceName, device_name
 from baechi.torch.loading import load_weights
 from baechi.torch.model_plan import ModelPlan
 from baechi.torch.model_plan_text import excess_by_modules
 from baechi.torch.module_homes import module_devices
-from baechi.torch.parameters import weight_devices
+from baechi.torch.parameters import named_weights, weight_devices
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
-from baechi.torch.simdev import is_simulated, name_of, resolve
+from baechi.torch.simdev import is_dry, is_simulated, name_of, resolve
 from baechi.torch.simdev_tensor import sim_index
 
 __all__ = ["apply_plan", "as_optimizers", "load_planned_weights", "placement_of"]
 
 _LOGGER = logging.getLogger("baechi")
 
-Devices = Mapping[str, str | torch.device]
+Devices = Mapping[str, DeviceName]
 
 
 def apply_plan(
@@ -52,13 +54,16 @@ def apply_plan(
         level = "module"
     placement = placement_of(plan, devices)
     _check_usable(placement)
+    given = as_optimizers(optimizer)
+    _refuse_joining(given, placement)
+    _refuse_unloaded(model, placement)
     excess = excess_by_modules(plan)
     if excess and level == "module":
         _LOGGER.warning("applied for module level: %s", excess)
     return apply_placement(
         model,
         placement,
-        optimizers=as_optimizers(optimizer),
+        optimizers=given,
         level=level,
         outputs=outputs,
         programs=programs,
@@ -71,17 +76,34 @@ def apply_plan(
 def placement_of(plan: ModelPlan, devices: Devices | None = None) -> ModulePlacement:
     """Devices of modules and ops as the plan has them, under other names if given."""
     names = plan.cluster.names
+    if not isinstance(devices or {}, Mapping):
+        raise InputError(
+            f"devices is a {type(devices).__name__}, not a mapping of the plan's names to others",
+            hint=f'write devices={{"{names[0]}": "cuda:1"}}',
+        )
     unknown = sorted(set(devices or {}).difference(names))
     if unknown:
         raise InputError(
             f'the plan has no device "{unknown[0]}"', hint=f"its devices: {', '.join(names)}"
         )
-    targets = {name: resolve((devices or {}).get(name, name)) for name in names}
+    targets = {name: _target(name, (devices or {}).get(name, name)) for name in names}
     if len(set(targets.values())) < len(targets):
         raise InputError("two devices of the plan would be one", hint="give each its own")
     modules = {path: targets[name] for path, name in plan.placement.items()}
     modules.setdefault("", targets[names[0]])
     return ModulePlacement(modules, {key: targets[name] for key, name in plan.ops.items()})
+
+
+def _target(planned: str, device: DeviceName) -> torch.device:
+    name = device_name(device)
+    try:
+        return resolve(name)
+    except RuntimeError as error:  # torch here knows no such type
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            f'"{name}" is no device here: {reason}',
+            hint=f'give another name for it: devices={{"{planned}": "cuda:0"}}',
+        ) from error
 
 
 def _check_usable(placement: ModulePlacement) -> None:
@@ -124,7 +146,39 @@ def load_planned_weights(
 
 
 def as_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> Sequence[Optimizer]:
-    """None, one or several as a sequence."""
-    if optimizer is None:
-        return ()
-    return (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+    """None, one or several as a sequence.
+
+    Raises:
+        InputError: something else.
+    """
+    given: tuple[Any, ...] = () if optimizer is None else (optimizer,)
+    if isinstance(optimizer, Iterable) and not isinstance(optimizer, str):
+        given = tuple(optimizer)
+    for one in given:
+        if not isinstance(one, Optimizer):
+            raise InputError(
+                f"optimizer is a {type(one).__name__}",
+                hint="pass a torch.optim.Optimizer that has been used already, or several",
+            )
+    return given
+
+
+def _refuse_unloaded(model: nn.Module, placement: ModulePlacement) -> None:
+    """Raises InputError for weights without values, but where they are simulated without values."""
+    names = [name for name, w in named_weights(model) if w.is_meta and not is_simulated(w)]
+    devices = {*placement.modules.values(), *placement.ops.values()}
+    if names and not all(is_dry(torch.empty(0, device=device)) for device in devices):
+        raise InputError(
+            f'"{names[0]}" is on meta, without values ({len(names)} weights are)',
+            hint='load them first: plan.load_weights(model, "model.safetensors")',
+        )
+
+
+def _refuse_joining(optimizers: Sequence[Optimizer], placement: ModulePlacement) -> None:
+    """Raises InputError for optimizers that join parameters of several devices in one tensor."""
+    count = len({*placement.modules.values()})
+    if count > 1 and any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
+        raise InputError(
+            f"LBFGS joins all parameters in one tensor, and the plan has them on {count} devices",
+            hint="train with another optimizer, or place the model on one device",
+        )

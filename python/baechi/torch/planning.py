@@ -14,7 +14,7 @@ from baechi.torch.asked import Asked
 from baechi.torch.capture import capture
 from baechi.torch.confirming import confirmed
 from baechi.torch.costs import Costs
-from baechi.torch.device_argument import TorchDevices, read_torch_devices
+from baechi.torch.device_argument import DeviceName, TorchDevices, read_torch_devices
 from baechi.torch.drafting import Context, draft
 from baechi.torch.fingerprints import (
     describe,
@@ -54,7 +54,7 @@ def plan(
     optimizer: Any = None,
     loss: LossArgument = None,
     objective: Objective = "fastest",
-    pin: Mapping[str, str] | None = None,
+    pin: Mapping[str, DeviceName] | None = None,
     granularity: Literal["module", "op"] = "module",
     level: Literal["auto", "op", "module"] = "auto",
     autocast: torch.dtype | None = None,
@@ -80,7 +80,7 @@ def plan(
             its `["loss"]`. Labels that it brings along are copied to where the output is.
         objective: "fastest" step; "fewest-devices"; or "most-headroom", the smallest share of its
             limit on the fullest device, to within 5 %.
-        pin: module or parameter paths, or patterns of such ("encoder.*"), to device names.
+        pin: module or parameter paths, or patterns of such ("encoder.*"), to devices.
         granularity: "module" keeps a module's weights and own ops together; "op" places ops that
             use no weights one by one.
         level: "module" predicts for the model's own code with hooks, as `plan.apply` runs it where
@@ -169,7 +169,7 @@ def prepare(
     optimizer: Any = None,
     loss: LossArgument = None,
     objective: Objective = "fastest",
-    pin: Mapping[str, str] | None = None,
+    pin: Mapping[str, DeviceName] | None = None,
     granularity: str = "module",
     level: str = "auto",
     autocast: torch.dtype | None = None,
@@ -183,7 +183,12 @@ def prepare(
     _check_choice("level", level, ("auto", "op", "module"))
     _check_choice("backward", backward, ("colocated", "free"))
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+        is_class = isinstance(model, type)
+        found = f"the class {model.__name__}" if is_class else type(model).__name__
+        raise InputError(
+            f"the model is {found}, not a torch.nn.Module",
+            hint=f"pass an object: {model.__name__}(...)" if is_class else "pass the module itself",
+        )
     if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
         raise InputError(
             f"the model, a {type(model).__name__}, has no forward, so it cannot be called",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,6 +109,11 @@ def rehearse(
     """
     if steps < 1:
         raise InputError(f"steps is {steps}", hint="run one step or more")
+    if not isinstance(plan, ModelPlan):
+        raise InputError(
+            f"plan is a {type(plan).__name__}, not the plan of a model",
+            hint="baechi.rehearse(model, plan, args)",
+        )
     plan.check(model)
     refuse_placed(model, (args, kwargs))
     if not dry and any(weight.is_meta for _, weight in named_weights(model)):
@@ -140,9 +146,14 @@ def rehearse(
 
 def _rehearsed(stage: Stage, steps: int, how: How) -> tuple[Rehearsal, bool]:
     """What the steps took, and whether no hook failed in them."""
-    with stage.running(how) as running:
-        runs = [running.step() for _ in range(steps)]
-        return rehearsal_of(stage, runs, dry=how == "dry"), not a_hook_failed(running.model)
+    try:
+        with stage.running(how) as running:
+            runs = [running.step() for _ in range(steps)]
+            return rehearsal_of(stage, runs, dry=how == "dry"), not a_hook_failed(running.model)
+    except torch.OutOfMemoryError as error:
+        names = stage.plan.cluster.names
+        error.args = (re.sub(r"simdev:(\d+)", lambda at: names[int(at[1])], str(error)),)
+        raise
 
 
 def rehearsal_of(stage: Stage, runs: Sequence[StepRun], *, dry: bool) -> Rehearsal:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["shortage"]
 
 _ROUNDS = 4
+_KEEPS_LESS = "weights of a smaller type, or an optimizer with less state, keep less"
 
 
 def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMemoryError:
@@ -32,8 +33,7 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
     enough = _enough(planned, confirm)
     listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in needs.items())
     sizes = ", ".join(f'"{name}": {nbytes}' for name, nbytes in enough.items())
-    task = planned.task
-    proof = proof_of_misfit(task) if task.caps == caps_of(task.cluster) else None
+    proof = proof_of_misfit(planned.task)
     error = OutOfMemoryError(
         lacking.peak_at,
         lacking.name,
@@ -43,7 +43,7 @@ def shortage(planned: Planned, confirm: Callable[[Planned], Planned]) -> OutOfMe
         + f"the best needs {listed}; {lacking.name} has {format_bytes(lacking.cap_bytes)}, "
         f"{missing} bytes too few",
         hint=(f"devices={{{sizes}}} would do; " if enough else "")
-        + "a smaller batch or checkpointing needs less",
+        + (_KEEPS_LESS if proof else "a smaller batch or checkpointing needs less"),
     )
     error.enough = enough
     error.proved_infeasible = proof is not None

@@ -45,6 +45,7 @@ __all__ = [
     "OpContext",
     "SimulatedDevices",
     "Transfer",
+    "is_dry",
     "is_simulated",
     "name_of",
     "outside",
@@ -205,6 +206,11 @@ def name_of(device: torch.device) -> str:
 def is_simulated(tensor: torch.Tensor) -> bool:
     """Whether a tensor is on a simulated device."""
     return isinstance(tensor, SimTensor)
+
+
+def is_dry(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no values: on meta, or on a simulated device of a dry rehearsal."""
+    return tensor._inner.is_meta if isinstance(tensor, SimTensor) else tensor.is_meta
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

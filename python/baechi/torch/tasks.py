@@ -12,7 +12,7 @@ from baechi.cluster import Cluster
 from baechi.device_table import DeviceKind
 from baechi.errors import InputError
 from baechi.torch.costs import Costs
-from baechi.torch.device_argument import kind_of
+from baechi.torch.device_argument import DeviceName, device_name, kind_of
 from baechi.torch.flat_task import FlatTask, flatten_task
 from baechi.torch.modules import Units
 from baechi.torch.operator_graph import OperatorGraph, make_graph
@@ -63,7 +63,7 @@ def make_task(
     cluster: Cluster,
     optimizer: Optimizer | None,
     objective: Objective,
-    pin: Mapping[str, str],
+    pin: Mapping[str, DeviceName],
     granularity: str,
     costs: Costs,
     *,
@@ -195,13 +195,20 @@ def _update_ns(optimizer: Optimizer, sizes: Mapping[str, int], row: DeviceKind) 
     return max(0, sum(times))
 
 
-def _pins(units: Units, pin: Mapping[str, str], cluster: Cluster, trace: Trace) -> tuple[int, ...]:
+def _pins(
+    units: Units, pin: Mapping[str, DeviceName], cluster: Cluster, trace: Trace
+) -> tuple[int, ...]:
     """Device index of each unit that a pin covers, -1 for the others."""
     pinned = [-1] * len(units.names)
     why: dict[int, str] = {}
     names = [name for group in trace.ties.values() for name in group]
+    if not isinstance(pin, Mapping):
+        raise InputError(
+            f"pin is a {type(pin).__name__}, not a mapping of paths to devices",
+            hint='write pin={"head": "cuda:1"}',
+        )
     for pattern, device in pin.items():
-        index = cluster.index(str(device))
+        index = cluster.index(device_name(device))
         covered = {
             unit
             for unit, paths in enumerate(units.members)
