@@ -109,9 +109,7 @@ def test_a_changed_attribute_or_module_or_hook_is_noticed(devices: SimulatedDevi
     assert same(model, twin, batch())
     model.factor = twin.factor = 3.0
     assert same(model, twin, batch())
-    assert list(status(model).reasons) == [
-        "after the graph was made: the model has other attributes"
-    ]
+    assert list(status(model).reasons) == ['after the graph was made: "factor" is not what it was']
     assert same(model, twin, batch())
     assert (status(model).num_graphs, status(model).level) == (2, "op")
     seen = []
@@ -213,10 +211,13 @@ def test_an_interruption_leaves_nothing_behind(devices: SimulatedDevices) -> Non
     assert torch.overrides._len_torch_function_stack() == before
 
 
-def test_a_second_plan_needs_the_first_one_removed(devices: SimulatedDevices) -> None:
+def test_another_plan_needs_the_first_one_removed(devices: SimulatedDevices) -> None:
     model = applied(Net())
-    with pytest.raises(InputError, match="applied to the model already"):
-        applied(model)
+    with pytest.raises(InputError, match="another plan is applied to the model already"):
+        applied(model, {"": 1})
+    with pytest.raises(InputError, match="another plan is applied to the model already"):
+        applied(model, level="module")
+    assert applied(model) is model
 
 
 def test_an_unknown_level_is_named(devices: SimulatedDevices) -> None:

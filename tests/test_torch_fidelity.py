@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import torch_corner_cases as corner_cases
 import torch_public_models as public
 from baechi.torch.capture import capture
-from baechi.torch.guards import compile_guard
 from baechi.torch.placed_graph import PlacedProgram, is_placed, place_program
 from baechi.torch.program import Program
 from baechi.torch.simdev import simulated, to_host
+from torch_changing_models import CHANGING
 from torch_models import BY_NAME, loss_of
 from torch_placements import move_to, random_placement, three
 
@@ -67,7 +67,7 @@ def test_an_awkward_model_has_a_graph_with_the_same_numbers(
         assert torch.equal(to_host(out), expected[0])
 
 
-@pytest.mark.parametrize(("make", "reason"), corner_cases.UNFAITHFUL)
+@pytest.mark.parametrize(("make", "reason"), corner_cases.UNFAITHFUL + CHANGING)
 def test_what_a_graph_would_lose_is_said_with_a_way_out(
     make: Callable[[], nn.Module], reason: str
 ) -> None:
@@ -145,39 +145,3 @@ def test_a_model_that_cannot_be_copied_is_planned_by_modules() -> None:
 def test_a_call_without_tensors_has_nothing_to_record() -> None:
     model = corner_cases.Running(lambda self: self.l.weight.sum(), l=corner_cases.linear())
     assert "passes no tensor" in capture(model, (), training=True).reasons[0]
-
-
-def with_other_rate(model: nn.Module) -> None:
-    model[1].p = 0.25
-
-
-def with_hook(model: nn.Module) -> None:
-    model[0].register_forward_hook(lambda *_: None)
-
-
-def with_other_module(model: nn.Module) -> None:
-    model[2] = nn.Sigmoid()
-
-
-def with_fewer_modules(model: nn.Module) -> None:
-    del model[2]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (with_other_rate, 'module "1" has other attributes'),
-        (with_hook, 'module "0" has other hooks'),
-        (with_other_module, 'module "2" was replaced'),
-        (with_fewer_modules, "'2' is gone"),
-    ],
-)
-def test_a_guard_says_what_changed_since(change: Callable[[nn.Module], None], said: str) -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.ReLU())
-    guard = compile_guard(model)
-    other = copy.deepcopy(model).eval()
-    assert guard(model) is None
-    assert guard(other) is None  # modes choose another program; they do not spoil this one
-    change(other)
-    assert guard(other) == said
-    assert guard(model) is None

@@ -207,7 +207,7 @@ def test_without_numbers_such_a_hook_is_left_out_and_named() -> None:
 
 
 class KeepsStates(nn.Module):
-    """Its own code keeps its states in an attribute; its graph does not."""
+    """Its own code keeps its states in an attribute; a graph would not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,9 +220,10 @@ class KeepsStates(nn.Module):
         return self.states[-1]
 
 
-def test_a_graph_is_rehearsed_without_what_its_modules_would_keep() -> None:
+def test_what_a_module_keeps_is_planned_and_rehearsed_with_it() -> None:
     model, x = KeepsStates(), rows(WIDTH, 256)
     pins = {f"layers.{path}": device for path, device in PINS.items()}
     plan = baechi.plan(model, (x,), devices="2x4MiB", mode="inference", pin=pins)
-    assert plan.level == "op"
+    assert plan.level == "module"
+    assert 'the attribute "states"' in plan.reasons[0]
     assert plan.confirmed == measured(model, plan, x)

@@ -88,3 +88,27 @@ def test_a_host_without_room_runs_no_step_with_numbers(monkeypatch: pytest.Monke
     (note,) = [note for note in plan.notes if note.startswith("not rehearsed")]
     assert "1000 B are free on this host" in note
     assert plan.confirmed == ()
+
+
+class Noisy(nn.Module):
+    """Draws numbers from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.source = torch.Generator().manual_seed(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(x.shape, generator=self.source).to(x.device)
+        return self.second(self.first(x) + noise).sum()
+
+
+def test_a_generator_of_the_model_stays_as_it_was_and_its_copy_draws_the_same() -> None:
+    model, x = Noisy(), torch.randn(4, 16)
+    before = model.source.get_state()
+    plan = baechi.plan(model, (x,), devices="2x1MiB", pin={"first": "cuda:0", "second": "cuda:1"})
+    assert (plan.level, len(plan.confirmed)) == ("module", 2)
+    assert plan.reasons[0].startswith("forward uses a Generator, which a graph cannot take")
+    rehearsed = baechi.rehearse(model, plan, (x,))
+    assert model.source.get_state().equal(before)
+    assert rehearsed.losses == (model(x).item(),)

@@ -216,7 +216,14 @@ class ChangingAttribute(nn.Module):
         return self.l(x) + self.total
 
 
+def inferring(self: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        y = self.l(x)
+    return self.m(y.clone())
+
+
 OUTSIDE = torch.randn(8, 8, requires_grad=True)
+FIXED = torch.ones(8)
 
 UNFAITHFUL: tuple[tuple[Callable[[], nn.Module], str], ...] = (
     (corners.WithCustomFunction, r'"Straight" has a backward of its own.*detach'),
@@ -234,6 +241,12 @@ UNFAITHFUL: tuple[tuple[Callable[[], nn.Module], str], ...] = (
     (HidingModules, r'"hidden.0" is in a plain list.*nn.ModuleList'),
     (ChangingAttribute, r"changes a tensor that is a plain attribute.*buffer"),
     (lambda: Running(lambda m, x: m.l(x) @ OUTSIDE, l=linear()), r"no module owns.*register it"),
+    (lambda: Running(lambda m, x: m.l(x) * FIXED, l=linear()), r"no module owns.*register it"),
+    (
+        lambda: Running(inferring, l=linear(), m=linear()),
+        r'graph reach "l.weight".*no_grad instead',
+    ),
+    (lambda: Running(lambda m, x: m.l(x) * m.l(x).sum().item(), l=linear()), r"by the values"),
     (lambda: Running(lambda m, x: m.l(x)[x[:, 0] > 0], l=linear()), r"shape of .* depends on val"),
     (
         lambda: Running(

@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from baechi.torch.application import Status
+    from baechi.torch.application_status import Status
     from baechi.torch.applying import status
     from baechi.torch.costs import Costs
     from baechi.torch.device_argument import read_torch_devices
@@ -32,7 +32,7 @@ _HOMES = {
     "Costs": "costs",
     "ModelPlan": "model_plan",
     "Rehearsal": "rehearsal",
-    "Status": "application",
+    "Status": "application_status",
     "measure_costs": "measuring",
     "model_graph": "model_graph",
     "plan": "planning",

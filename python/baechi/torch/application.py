@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -27,6 +27,7 @@ from baechi.torch.compiled_modules import CompiledForward
 from baechi.torch.compiling import Compiling
 from baechi.torch.frames import Frame
 from baechi.torch.graph_parts import compile_parts
+from baechi.torch.guards import has_global_hooks
 from baechi.torch.model_state import ModelState
 from baechi.torch.module_hooks import finish_outputs, finish_pass, move_arguments
 from baechi.torch.operands import common_device
@@ -35,53 +36,15 @@ from baechi.torch.placed_graph import PlacedProgram, place_program
 from baechi.torch.placement_rule import ModulePlacement
 from baechi.torch.program import Program
 from baechi.torch.runtime import ModuleRuntime
+from baechi.torch.simdev import name_of
 from baechi.torch.transforms import is_transformed
-from baechi.torch.trees import tensors_in
-from baechi.units import counted
+from baechi.torch.trees import share_memory, tensors_in
 
-__all__ = ["LEVELS", "Application", "Status"]
+__all__ = ["LEVELS", "Application"]
 
 LEVELS = ("auto", "op", "module")
 MAX_GRAPHS = 8
 _LOGGER = logging.getLogger("baechi")
-
-
-@dataclass(frozen=True)
-class Status:
-    """How an applied model runs.
-
-    Attributes:
-        level: "op" if the last call ran a placed graph, "module" if it ran the model's own
-            forward, "none" before the first call.
-        graph_calls, module_calls: how many calls ran in each way.
-        num_graphs: graphs at hand.
-        reasons: why calls ran the model's own forward, with their numbers.
-        compiled_parts: parts of the model that run, or will run, through torch.compile.
-        uncompiled: why other parts run as they are although they were to be compiled.
-    """
-
-    level: str
-    graph_calls: int
-    module_calls: int
-    num_graphs: int
-    reasons: Mapping[str, int]
-    compiled_parts: int = 0
-    uncompiled: Mapping[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """How many calls ran in which way, and a line for each reason."""
-        if self.level == "none":
-            return "no call was counted; on one device the model may run as it is"
-        graphs = f"{counted(self.num_graphs, 'graph', 'graphs')} at hand"
-        lines = [
-            f"last call at {self.level} level; {counted(self.graph_calls, 'call', 'calls')} of a "
-            f"graph ({graphs}), {self.module_calls} module by module",
-            *(f"  {count} x {reason}" for reason, count in self.reasons.items()),
-        ]
-        if self.compiled_parts or self.uncompiled:
-            lines.append(f"  {counted(self.compiled_parts, 'part', 'parts')} compiled")
-            lines += [f"  {count} not: {reason}" for reason, count in self.uncompiled.items()]
-        return "\n".join(lines)
 
 
 @dataclass
@@ -131,6 +94,10 @@ class Application:
         """A copy starts anew."""
         self.__dict__.update(state)
         self._start()
+
+    def forget_refusals(self) -> None:
+        """Calls that no graph could run are looked at anew."""
+        self._refused.clear()
 
     def device_map(self) -> dict[str, str] | None:
         """Devices by module path as accelerate writes them; None where all is on one device."""
@@ -219,6 +186,9 @@ class Application:
         if is_transformed():
             self._fall_back("it is inside of torch.func or of forward-mode derivatives")
             return None
+        if has_global_hooks():
+            self._fall_back("hooks for all modules are registered, which no graph calls")
+            return None
         try:
             key: Any = call_key(args, kwargs)
         except OpaqueError as error:
@@ -226,11 +196,15 @@ class Application:
             return None
         autocast = [torch.get_autocast_dtype(kind) for kind in self._active_autocasts()]
         key = key, torch.is_grad_enabled(), model.training, *autocast
-        for graph in self._graphs.get(key, ()):
-            if graph.state.difference(model) is None:
-                return graph
-        with self._lock:
-            return self._make(model, key, args, kwargs, autocast[0] if autocast else None)
+        known = self._graphs.get(key, ())
+        graph = next((one for one in known if one.state.difference() is None), None)
+        if graph is None:
+            with self._lock:
+                graph = self._make(model, key, args, kwargs, autocast[0] if autocast else None)
+        if graph is not None and graph.placed.program.mutated and share_memory((args, kwargs)):
+            self._fall_back("forward changes an input in place that another one shares memory with")
+            return None
+        return graph
 
     def _make(
         self,
@@ -244,7 +218,7 @@ class Application:
         relatives = [other for other in self._graphs if other[1:] == key[1:]]
         for graph in [graph for other in relatives for graph in self._graphs[other]]:
             is_spelling = has_form(graph.placed.program, args, kwargs)
-            if is_spelling and graph.state.difference(model) is None:
+            if is_spelling and graph.state.difference() is None:
                 self._graphs.setdefault(key, []).append(graph)
                 return graph
         reason = self._refused.get(key)
@@ -256,7 +230,7 @@ class Application:
             self._seen.add(key)
             reason = "the inputs have a form that was not planned, and may not come again"
             for graph in self._graphs.get(key, ())[-1:]:
-                reason = f"after the graph was made: {graph.state.difference(model)}"
+                reason = f"after the graph was made: {graph.state.difference()}"
         if reason is None:
             try:
                 return self._add_graph(model, key, args, kwargs, autocast)
@@ -277,7 +251,10 @@ class Application:
         devices, homes = self.placement.place(model, program)
         for name, weight in named_weights(model):
             if weight.device != homes.get(name, weight.device):
-                raise InputError(f'"{name}" is on {weight.device}, the plan has {homes[name]}')
+                raise InputError(
+                    f'"{name}" is on {name_of(weight.device)}, the plan has '
+                    f"{name_of(homes[name])}: apply the plan again, which moves it there"
+                )
         placed = place_program(program, devices, homes)
         if self.compiling is not None and self.compiling.is_possible():
             compile_parts(placed.graph_module, self.compiling.part)

@@ -11,10 +11,19 @@ from torch import nn
 from baechi.errors import InputError
 from baechi.torch.compiling import outside
 
-__all__ = ["STATE", "applied_class", "change_class", "original_class", "refuse_applied"]
+__all__ = [
+    "STATE",
+    "applied_class",
+    "change_class",
+    "hand_down",
+    "original_class",
+    "refuse_applied",
+]
 
 STATE = "_baechi_application"
 _ORIGINAL = "_baechi_original_class"
+# The attributes of each class that was made here.
+_OWN: dict[type, frozenset[str]] = {}
 
 
 @functools.cache
@@ -43,7 +52,16 @@ def applied_class(original: type[Any]) -> type[nn.Module]:
     attributes |= {"forward": forward, "__reduce_ex__": reduce_ex, _ORIGINAL: original}
     attributes["hf_device_map"] = property(_device_map)
     made: type[nn.Module] = type(original.__name__, (original,), attributes)
+    _OWN[made] = frozenset(vars(made))
     return made
+
+
+def hand_down(model: nn.Module) -> None:
+    """Gives the user's class what somebody has set on the class of an applied model since."""
+    made = type(model)
+    for name in vars(made).keys() - _OWN.get(made, vars(made).keys()):
+        setattr(original_class(model), name, vars(made)[name])
+        delattr(made, name)
 
 
 def _device_map(self: nn.Module) -> Any:

@@ -8,13 +8,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from baechi.errors import InputError
-from baechi.torch.application import LEVELS, Application, Status
+from baechi.torch.application import LEVELS, Application
+from baechi.torch.application_status import Status
 from baechi.torch.applied_class import (
     STATE,
     applied_class,
     change_class,
     original_class,
-    refuse_applied,
 )
 from baechi.torch.compiled_modules import add_forwards, remove_forwards
 from baechi.torch.compiling import CompileArgument, Compiling, read_compile
@@ -43,6 +43,8 @@ def apply_placement(
 ) -> nn.Module:
     """Moves the weights of a model to their devices and lets it run there; returns the model.
 
+    Of a model that runs so already, the weights that are elsewhere are moved.
+
     Args:
         model: it stays the same object, and so do its parameters.
         placement: devices by module path.
@@ -56,12 +58,13 @@ def apply_placement(
         planned_graph: in inference the graph is what was planned, also for a single device.
 
     Raises:
-        InputError: the model is applied already, or something has no device.
+        InputError: another placement is applied already, or something has no device.
         PlacementError: a weight cannot be moved.
     """
     if level not in LEVELS:
         raise InputError(f'level is "{level}"', hint=f"one of {', '.join(LEVELS)}")
-    refuse_applied(model)
+    if STATE in vars(model):
+        return _apply_again(model, placement, optimizers, level)
     compiling = _read_compile(compile, placement)
     homes = module_devices(model, placement.modules)
     changed = applied_class(type(model))  # type: ignore[arg-type]
@@ -74,6 +77,19 @@ def apply_placement(
     application.fallback_cost, application.planned_graph = fallback_cost, planned_graph
     vars(model)[STATE] = application
     change_class(model, changed)
+    return model
+
+
+def _apply_again(
+    model: nn.Module, placement: ModulePlacement, optimizers: Sequence[Optimizer], level: str
+) -> nn.Module:
+    """Moves weights that came since, as those of ``load_state_dict(assign=True)``."""
+    application = _application(model)
+    if (application.placement, application.level) != (placement, level):
+        raise InputError("another plan is applied to the model already", hint="remove it first")
+    homes = module_devices(model, placement.modules)
+    move_weights(model, weight_devices(model, homes), optimizers=optimizers)
+    application.forget_refusals()
     return model
 
 

@@ -40,7 +40,8 @@ class Keeper:
             recorder.silent = silent
         sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         nbytes = tensor.numel() * tensor.element_size()
-        self.kept.append((sequence, recorder.storage_of(tensor), nbytes))
+        # What was made has been seen by now: the rest comes from outside.
+        self.kept.append((sequence, recorder.storage_of(tensor, "constant"), nbytes))
         return alias
 
     @staticmethod

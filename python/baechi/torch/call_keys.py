@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from baechi.torch.trees import value_key
+
 __all__ = ["OpaqueError", "call_key"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum)
@@ -37,11 +39,11 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _key(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.shape, value.dtype, value.stride()
+        return value.shape, value.dtype, value.stride(), value.requires_grad
     if value is None:
         return None
     if isinstance(value, _PLAIN):
-        return type(value), value
+        return value_key(value)
     if isinstance(value, (tuple, list)):
         return type(value), tuple([_key(item) for item in value])
     if isinstance(value, dict):

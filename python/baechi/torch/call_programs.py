@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from baechi.errors import InputError
-from baechi.torch.applied_class import STATE, change_class, original_class
+from baechi.torch.applied_class import STATE, change_class, hand_down, original_class
 from baechi.torch.capture import capture
 from baechi.torch.compiled_modules import detached_forwards
 from baechi.torch.modes import without_modes
@@ -66,13 +66,14 @@ def has_form(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _form(value: torch.Tensor) -> tuple[Any, ...]:
-    return value.shape, value.dtype, value.stride()
+    return value.shape, value.dtype, value.stride(), value.requires_grad
 
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Capturing meets the user's model, and no mode that looks at its ops."""
     applied = type(model)
+    hand_down(model)
     state = vars(model).pop(STATE)
     with ExitStack() as stack:
         stack.enter_context(detached_hooks(model))

@@ -15,10 +15,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from baechi.torch.aliases import alias_groups, changed_inputs, colocated_nodes
 from baechi.torch.autocasting import make_casts_explicit
-from baechi.torch.exporting import CHECKPOINT_TAG, Exported, Seen, export_twin, quiet, signature_of
-from baechi.torch.fidelity import casts_lost, lost_functions, reasons_against, why_no_program
+from baechi.torch.exporting import CHECKPOINT_TAG, Exported, export_twin, quiet, signature_of
+from baechi.torch.fidelity import casts_lost, gradient_differences, reasons_against, why_no_program
 from baechi.torch.fingerprints import refuse_layouts
 from baechi.torch.flattening import flatten_regions
+from baechi.torch.forward_watching import Seen
 from baechi.torch.lowering import lower, needs_gradient
 from baechi.torch.program import Call, Capture, CheckpointRegion, Program, ProgramInput
 from baechi.torch.trees import flatten
@@ -70,8 +71,10 @@ def capture(
             inside = make_casts_explicit(graph_module)
         if inside:
             reasons = (*reasons, casts_lost(inside))
+        if exported.seen.caught:
+            graph_module.graph.eliminate_dead_code()  # calls that failed have no readers
         if training and not reasons:
-            reasons = lost_functions(exported, graph_module, tensors)
+            reasons = gradient_differences(exported, graph_module, tensors)
     program = _program(model, exported, call, training=training, autocast=autocast)
     return Capture(program, "module" if reasons else "op", reasons)
 

@@ -11,17 +11,22 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["let_go_of_graphs"]
+__all__ = ["computed_names", "let_go_of_graphs"]
 
 
 def let_go_of_graphs(model: nn.Module) -> None:
     """Leaves the values of computed weights, without what they were computed from."""
     for module in model.modules():
-        for hook in module._forward_pre_hooks.values():
-            name = _computed_by(hook)
-            value = None if name is None else vars(module).get(name)
-            if name is not None and isinstance(value, Tensor):
+        for name in computed_names(module):
+            value = vars(module).get(name)
+            if isinstance(value, Tensor):
                 vars(module)[name] = value.detach()
+
+
+def computed_names(module: nn.Module) -> list[str]:
+    """The attributes of a module that its hooks compute."""
+    names = map(_computed_by, module._forward_pre_hooks.values())
+    return [name for name in names if name is not None]
 
 
 def _computed_by(hook: object) -> str | None:

@@ -51,7 +51,11 @@ class EagerRecorder(Recorder):
         reads = dict.fromkeys(self.value_of(t) for t in tensors_in((args, list(kwargs.values()))))
         self.ends.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         owner = self.begins(at)
-        out = super().__torch_dispatch__(func, types, args, kwargs)
+        try:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        except Exception:  # forward may go on without it
+            self.ends.pop()
+            raise
         self.owner = None
         name = func._schema.name.rpartition("::")[2]
         path = self.path[-1]

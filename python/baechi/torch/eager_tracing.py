@@ -21,7 +21,9 @@ from baechi.torch.eager_recorder import EagerRecorder
 from baechi.torch.fingerprints import ties_of
 from baechi.torch.holding import hold
 from baechi.torch.losses import LossArgument, loss_value
+from baechi.torch.random_states import random_states_kept
 from baechi.torch.stand_ins import CPU_KERNELS, Kernels, StandIns
+from baechi.torch.surroundings import surroundings_kept
 from baechi.torch.trace import Trace
 from baechi.torch.trees import flatten
 from baechi.torch.twins import hooks_left_out, twin_of, twin_of_call
@@ -55,7 +57,7 @@ def trace_eager(
         InputError: the code reads numbers and the weights are on meta; it fails; or there is no
             loss with a gradient.
     """
-    with torch.random.fork_rng(devices=[]):
+    with random_states_kept():
         return _traced(model, args, kwargs, training, loss, autocast, kernels)
 
 
@@ -73,7 +75,8 @@ def _traced(
     stand_ins = StandIns(kernels)
     try:
         run = _Run(twin_of(model, stand_ins, "tolerant"), modes, training, stand_ins)
-        return run.trace(args, kwargs, stand_ins, loss, autocast, ties)
+        with surroundings_kept(model):
+            return run.trace(args, kwargs, stand_ins, loss, autocast, ties)
     except Exception as error:  # whatever forward and the loss may raise without numbers
         weights = (*model.parameters(), *model.buffers())
         if any(weight.is_meta for weight in weights):
@@ -92,7 +95,8 @@ def _traced(
         ) from error
     try:
         run = _Run(stand_in, modes, training, None)
-        return run.trace(args, kwargs, _on_cpu, loss, autocast, ties)
+        with surroundings_kept(model):
+            return run.trace(args, kwargs, _on_cpu, loss, autocast, ties)
     except InputError:
         raise
     except Exception as error:  # whatever forward may raise

@@ -19,20 +19,18 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
-from torch.overrides import TorchFunctionMode
 
+from baechi.torch.forward_watching import Seen, watch
 from baechi.torch.garbage import collected_rarely
-from baechi.torch.guards import changed_attributes, plain_attributes
-from baechi.torch.parameters import named_weights
 from baechi.torch.program import Call
-from baechi.torch.trees import Tree, flatten
+from baechi.torch.random_states import random_states_kept
+from baechi.torch.surroundings import surroundings_kept
+from baechi.torch.trees import flatten
 from baechi.torch.twins import Impostor, twin_of
 
 __all__ = [
     "CHECKPOINT_TAG",
     "Exported",
-    "Seen",
-    "autograd_nodes",
     "export_twin",
     "quiet",
     "signature_of",
@@ -48,35 +46,10 @@ _LOGGERS = (
     "torch._dynamo",
     "torch._subclasses.fake_tensor",
 )
-_GRADIENT_HOOKS = (
-    "register_hook",
-    "register_post_accumulate_grad_hook",
-    "register_multi_grad_hook",
-)
 
 
 class CannotCopyError(Exception):
     """The model has no twin."""
-
-
-@dataclasses.dataclass(slots=True)
-class Seen:
-    """What was noticed while forward ran."""
-
-    out_tree: Tree | None = None
-    functions: list[str] = dataclasses.field(default_factory=list)
-    """Names of the autograd functions behind the outputs, with repetitions."""
-    custom: list[str] = dataclasses.field(default_factory=list)
-    """Autograd functions written in Python."""
-    tensor_hooks: list[str] = dataclasses.field(default_factory=list)
-    changed_arguments: bool = False
-    changed_attributes: list[str] = dataclasses.field(default_factory=list)
-    reshaped: list[str] = dataclasses.field(default_factory=list)
-    """Names of parameters and buffers of another shape or type afterwards."""
-    checkpoints: list[bool] = dataclasses.field(default_factory=list)
-    """For each checkpointed region whether it preserves the random state."""
-    reentrant: bool = False
-    selective: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,14 +90,15 @@ def export_twin(
 
     twin.forward = flat
     try:
-        with _undisturbed(), torch.set_grad_enabled(training), _autocast(autocast):
-            with impostor.mode, _tagging(Seen()):
-                attributes, shapes = plain_attributes(twin), _shapes(twin)
-                with impostor.shapes.ignore_fresh_unbacked_symbols():
-                    _watch(forward, call, fakes, seen)
-                seen.changed_attributes = changed_attributes(attributes, twin)
-                after = _shapes(twin)
-                seen.reshaped = [name for name in shapes if shapes[name] != after.get(name)]
+        with (
+            surroundings_kept(model) as code,
+            _undisturbed(),
+            torch.set_grad_enabled(training),
+            _autocast(autocast),
+        ):
+            unbacked = impostor.shapes.ignore_fresh_unbacked_symbols()
+            with impostor.mode, _tagging(Seen()), unbacked:
+                watch(twin, forward, call, fakes, code, seen)
             # In a context of the twin's mode, torch.export makes no mode of its own.
             context = torch._guards.TracingContext(impostor.mode)
             tracing = torch._guards.tracing(context)
@@ -137,61 +111,9 @@ def export_twin(
     return Exported(exported, twin, impostor, seen)
 
 
-def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (weight.shape, weight.dtype) for name, weight in named_weights(model)}
-
-
-def _watch(forward: Any, call: Call, fakes: tuple[torch.Tensor, ...], seen: Seen) -> None:
-    """Runs forward as it is and notes what a graph could lose."""
-    args, kwargs = call.arguments(fakes)
-    before, structure = flatten([args, kwargs])
-    with _Watch(seen):
-        output = forward(*args, **kwargs)
-    after, structure_after = flatten([args, kwargs])
-    if structure != structure_after or any(a is not b for a, b in zip(before, after, strict=True)):
-        seen.changed_arguments = True
-    for node in autograd_nodes(flatten(output, into_objects=True)[0]):
-        seen.functions.append(node.name())
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            seen.custom.append(type(node).__name__.removesuffix("Backward"))
-
-
 def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
     # Twins live on the CPU, so that is whose autocast has an effect on them.
     return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
-
-
-class _Watch(TorchFunctionMode):
-    """Notices tensor hooks, which an exported graph loses."""
-
-    def __init__(self, seen: Seen) -> None:
-        super().__init__()
-        self.seen = seen
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _GRADIENT_HOOKS:
-            self.seen.tensor_hooks.append(name)
-        return func(*args, **(kwargs or {}))
-
-
-def autograd_nodes(outputs: list[torch.Tensor]) -> Iterator[Any]:
-    """Every autograd function that the outputs depend on, once."""
-    waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-    met = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for source, _ in node.next_functions:
-            if source is not None and source not in met:
-                met.add(source)
-                waiting.append(source)
 
 
 @contextlib.contextmanager
@@ -226,8 +148,14 @@ def _tagging(seen: Seen) -> Iterator[None]:
 def _undisturbed() -> Iterator[None]:
     # Stack traces of every op are a third of the time, and nobody reads them.
     traceless = mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True)
-    generator = torch.random.fork_rng(devices=[])
-    with _ONE_AT_A_TIME, quiet(), generator, traceless, _code_on_demand(), collected_rarely():
+    with (
+        _ONE_AT_A_TIME,
+        quiet(),
+        random_states_kept(),
+        traceless,
+        _code_on_demand(),
+        collected_rarely(),
+    ):
         yield
 
 

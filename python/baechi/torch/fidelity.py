@@ -13,13 +13,20 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Interpreter
 
 from baechi.torch.aliases import updates_statistics, written_nodes
-from baechi.torch.exporting import CannotCopyError, Exported, autograd_nodes
+from baechi.torch.exporting import CannotCopyError, Exported
+from baechi.torch.forward_watching import autograd_nodes, leaves_of
+from baechi.torch.guards import has_global_hooks
 from baechi.torch.lowering import needs_gradient
 from baechi.torch.program import Call
 from baechi.torch.trees import tensors_in
 from baechi.torch.twins import hidden_modules, hooks_of, plain_tensors
 
-__all__ = ["casts_lost", "lost_functions", "reasons_against", "why_no_program"]
+__all__ = ["casts_lost", "gradient_differences", "reasons_against", "why_no_program"]
+
+_READS_NUMBERS = (
+    "forward decides by the values of tensors (an if, a loop or .item()), which no graph "
+    "can follow: planned by modules; compute with masks or torch.where for a graph"
+)
 
 
 def why_no_program(
@@ -56,18 +63,26 @@ def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
             f"forward returns a {kind}{f' at {path}' if path else ''}, whose tensors cannot be "
             "found: planned by modules; return tensors, lists, dicts or dataclasses for a graph"
         )
+    if seen.remade:
+        yield (
+            f'forward changes which modules and weights there are ("{seen.remade[0]}"'
+            f"{_more(seen.remade)}), which a graph would not do: make them before, for a graph"
+        )
+        return
     constants = exported.program.constants
     attributes = plain_tensors(model)
     strange = 0
     for spec in exported.program.graph_signature.input_specs:
         name = spec.target or ""
         if spec.kind == InputKind.CUSTOM_OBJ:
-            yield f'forward uses the object "{name}", which a graph cannot take: planned by modules'
+            found = type(constants[name]).__name__ if name in constants else f'object "{name}"'
+            yield f"forward uses a {found}, which a graph cannot take: planned by modules"
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             value = constants.get(name)
             original = exported.impostor.original(value)
             is_literal = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
             is_literal &= not getattr(value, "requires_grad", False)
+            is_literal &= id(value) not in seen.outside
             strange += not is_literal and (original is None or id(original) not in attributes)
     if strange:
         yield (
@@ -75,6 +90,9 @@ def _after(model: nn.Module, exported: Exported) -> Iterator[str]:
             "planned by modules; register it as a buffer or a parameter for a graph"
         )
     for node in exported.program.graph.nodes:
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            yield _READS_NUMBERS
+            return
         if any(map(_is_wrapped, tensors_in(node.meta.get("val")))):
             yield (
                 "forward calls torch.vmap or torch.func, whose tensors a graph cannot hold: "
@@ -97,19 +115,18 @@ def _is_wrapped(tensor: torch.Tensor) -> bool:
 def _explain(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     if "data-dependent" in lines[0] or "GuardOnDataDependent" in type(error).__name__:
-        return (
-            "forward decides by the values of tensors (an if, a loop or .item()), which no graph "
-            "can follow: planned by modules; compute with masks or torch.where for a graph"
-        )
+        return _READS_NUMBERS
     if isinstance(error, CannotCopyError):
         return (
             f"the model cannot be copied ({lines[0][:200]}), so it is not run without its weights: "
             "planned by modules; give what cannot be copied a __deepcopy__ for a graph"
         )
-    return (
-        f"torch.export refuses the model ({type(error).__name__}: {lines[0][:200]}): "
-        "planned by modules"
-    )
+    return f"torch.export refuses the model ({_first_line(error)}): planned by modules"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
 
 
 def reasons_against(model: nn.Module, exported: Exported) -> tuple[str, ...]:
@@ -126,6 +143,8 @@ def _against(model: nn.Module, exported: Exported) -> Iterator[str]:
             f'module "{hooked[0]}"{_more(hooked)} has hooks, which a graph would not call: '
             "remove them for a graph"
         )
+    if has_global_hooks():
+        yield "hooks for all modules are registered: remove them for a graph"
     if seen.tensor_hooks:
         yield (
             f"forward calls {seen.tensor_hooks[0]}, which a graph would lose: "
@@ -145,6 +164,11 @@ def _against(model: nn.Module, exported: Exported) -> Iterator[str]:
         )
     if seen.selective:
         yield "checkpoint with a context_fn cannot be in a graph: leave context_fn out for a graph"
+    if seen.random:
+        yield (
+            f"forward works on {seen.random[0]}, which a graph would not do: "
+            "draw with torch's functions alone, and seed before the call, for a graph"
+        )
     if seen.changed_arguments:
         yield (
             "forward changes the containers that it is given, which a graph would not do: "
@@ -205,10 +229,10 @@ def casts_lost(ops: Sequence[str]) -> str:
     )
 
 
-def lost_functions(
+def gradient_differences(
     exported: Exported, graph_module: GraphModule, tensors: list[torch.Tensor]
 ) -> tuple[str, ...]:
-    """A reason where a gradient flows through the model but not through the graph.
+    """A reason where gradients flow through the model but not through the graph, or reach others.
 
     Compares the autograd functions behind the outputs, those of the model's own run with those of
     a run of the graph, which must not have been lowered yet.
@@ -226,13 +250,26 @@ def lost_functions(
             given.append(named[spec.target])
         else:
             given.append(exported.program.constants[spec.target])
-    with exported.impostor.mode:
-        outputs = list(tensors_in(Interpreter(graph_module).run(*given)))
-    of_graph = Counter(node.name() for node in autograd_nodes(outputs))
+    try:
+        with exported.impostor.mode:
+            outputs = list(tensors_in(Interpreter(graph_module).run(*given)))
+    except Exception as error:  # whatever an op may raise that forward has run in other settings
+        return (
+            f"its graph fails where forward does not ({_first_line(error)}): planned by modules",
+        )
+    nodes = list(autograd_nodes(outputs))
+    of_graph = Counter(node.name() for node in nodes)
     lost = sorted((Counter(exported.seen.functions) - of_graph).elements())
-    if not lost:
-        return ()
-    return (
-        f"gradients of the model flow through {lost[0]}{_more(lost)}, those of the graph do not: "
-        "planned by modules",
-    )
+    if lost:
+        return (
+            f"gradients of the model flow through {lost[0]}{_more(lost)}, those of the graph do "
+            "not: planned by modules",
+        )
+    strange = leaves_of(nodes) - exported.seen.leaves
+    names = [name for name, tensor in named.items() if id(tensor) in strange]
+    if names:
+        return (
+            f'gradients of the graph reach "{names[0]}"{_more(names)}, those of the model do not: '
+            "planned by modules; use torch.no_grad instead of inference_mode for a graph",
+        )
+    return ()

@@ -1,97 +1,104 @@
 """Guards: whether a model is still what its program was captured from, checked at each call.
 
-A graph holds the numbers and strings that forward read from modules as they were, the modules'
-types and modes, and calls no hooks. The check is compiled from text: a loop takes ten times as
-long.
+A graph holds the numbers, settings and functions that forward read as they were, the modules'
+types, and calls no hooks. The check compares flat lists, whose loops run in C: a loop in Python
+takes ten times as long.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as torch_modules
+from torch.nn.modules.module import _has_any_global_hook
 
-__all__ = ["changed_attributes", "compile_guard", "plain_attributes"]
+from baechi.torch.attributes import Reading, differences, state_of
+from baechi.torch.code_reading import Code, read_state
 
-# The mode, and a note of what kind the hooks are.
-_TORCHS = ("training", "_is_full_backward_hook")
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+__all__ = ["Guard", "has_global_hooks"]
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def plain_attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
-    """Attributes of modules that are numbers, strings or tuples of such, by path and name."""
-    return {
-        (path, name): value
-        for path, module in model.named_modules()
-        for name, value in module.__dict__.items()
-        if _is_plain(value) and name not in _TORCHS
-    }
+def has_global_hooks() -> bool:
+    """Whether hooks for the modules of all models are registered, other than ours."""
+    if not _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return False
+    hooks = (hook for kind in _HOOKS for hook in getattr(torch_modules, f"_global{kind}").values())
+    return any(not str(getattr(hook, "__module__", "")).startswith("baechi.") for hook in hooks)
 
 
-def _hooks_differ(module: nn.Module, kind: str) -> str:
-    num_hooks = len(module.__dict__[kind])
-    return f"len(d[{kind!r}]) != {num_hooks}" if num_hooks else f"d[{kind!r}]"
+class Guard:
+    """What of a model, and of what its code mentions, is not as it was when this was made.
 
-
-def _is_plain(value: Any) -> bool:
-    if type(value) is tuple:
-        return all(map(_is_plain, value))
-    return type(value) in _PLAIN
-
-
-def changed_attributes(before: dict[tuple[str, str], Any], model: nn.Module) -> list[str]:
-    """Names of plain attributes that have another value than before, or are new."""
-    after = plain_attributes(model)
-    return [
-        f"{path}.{name}".lstrip(".")
-        for path, name in {**before, **after}
-        if before.get((path, name), _MISSING) != after.get((path, name), _MISSING)
-    ]
-
-
-_MISSING = object()
-
-
-def compile_guard(model: nn.Module) -> Callable[[nn.Module], str | None]:
-    """A function that says what of a model is not as it is in this one now, or None.
-
-    Modes are not compared: who keeps several programs chooses one by them.
+    Weights and modes are not compared, and neither is which modules there are.
     """
-    space: dict[str, Any] = {}
-    lines = ["def guard(model):"]
-    here_of: dict[str, str] = {}
-    attributes: dict[str, dict[str, Any]] = {}
-    for (path, name), value in plain_attributes(model).items():
-        attributes.setdefault(path, {})[name] = value
-    for number, (path, module) in enumerate(model.named_modules()):
-        here, what = f"m{number}", f'module "{path}"' if path else "the model"
-        parent, _, child = path.rpartition(".")
-        found = f"{here_of[parent]}._modules[{child!r}]" if path else "model"
-        here_of[path] = here
-        lines += [f"    {here} = {found}", f"    d = {here}.__dict__"]
-        checks: dict[str, list[str]] = {}
-        if path:
-            # The model's own type may be a subclass that a plan made, its own hooks are called.
-            space[f"T{number}"] = type(module)
-            checks["was replaced"] = [f"{here}.__class__ is not T{number}"]
-            checks["has other hooks"] = [_hooks_differ(module, kind) for kind in _HOOKS]
-        for name, value in attributes.get(path, {}).items():
-            constant = f"c{len(space)}"
-            space[constant] = value
-            checks.setdefault("has other attributes", []).append(f"d[{name!r}] != {constant}")
-        for said, terms in checks.items():
-            lines += [f"    if {' or '.join(terms)}: return {f'{what} {said}'!r}"]
-    lines += ["    return None"]
-    body = "\n".join(lines)
-    exec(compile(body, "<guard>", "exec"), space)  # the text is ours, and names in it are quoted
-    compiled: Callable[[nn.Module], str | None] = space["guard"]
 
-    def guard(now: nn.Module) -> str | None:
+    def __init__(self, model: nn.Module) -> None:
+        """Reads the model; the hooks that are there now are accepted."""
+        self._model = model
+        names, modules = zip(*model.named_modules(), strict=True)
+        # The model's own class is a subclass that a plan made, and its own hooks are called.
+        self._names, self._modules = names[1:], modules[1:]
+        self._types = list(map(type, self._modules))
+        hooks = [vars(module)[kind] for module in self._modules for kind in _HOOKS]
+        self._no_hooks = [table for table in hooks if not table]
+        self._hooks = [(table, len(table)) for table in hooks if table]
+        self._take(*self._read())
+
+    def _read(self) -> tuple[Reading, Code]:
+        code = Code(self._model)
+        return read_state(self._model, code), code
+
+    def _take(self, reading: Reading, code: Code) -> None:
+        """Makes flat lists of what was read."""
+        self._reading = reading
+        self._tables = [*map(vars, self._model.modules()), *code.class_tables]
+        self._owners = [owner for owner, _, _ in reading.slots]
+        self._keys = [key for _, key, _ in reading.slots]
+        self._values = [value for _, _, value in reading.slots]
+        self._cells = [cell for cell, _ in reading.cells]
+        self._variables = [value for _, value in reading.cells]
+        self._held = [held for held, _ in reading.held]
+        self._contents = [content for _, content in reading.held]
+        self._num_attributes = list(map(len, self._tables))
+
+    def difference(self) -> str | None:
+        """What is not as it was, or None."""
+        if self._types != list(map(type, self._modules)):
+            return self._named("has another type", lambda at, m: type(m) is not self._types[at])
+        if any(self._no_hooks) or any(len(table) != number for table, number in self._hooks):
+            known = {id(table): number for table, number in self._hooks}
+            tables = [[vars(module)[kind] for kind in _HOOKS] for module in self._modules]
+            return self._named(
+                "has other hooks",
+                lambda at, _: any(len(t) != known.get(id(t), 0) for t in tables[at]),
+            )
+        if self._is_as_read():
+            return None
+        reading, code = self._read()
+        for name in differences(self._reading, reading, same_tensors=False):
+            return f'"{name}" is not what it was'
+        self._take(reading, code)  # other objects with the same values
+        return None
+
+    def _named(self, said: str, is_so: Callable[[int, nn.Module], bool]) -> str:
+        found = (self._names[at] for at, module in enumerate(self._modules) if is_so(at, module))
+        return f'module "{next(found)}" {said}'
+
+    def _is_as_read(self) -> bool:
+        """Whether all objects are the same and hold the same, which takes no look at names."""
         try:
-            return compiled(now)
-        except (KeyError, AttributeError) as error:
-            return f"{error} is gone"
-
-    return guard
+            now = map(operator.getitem, self._owners, self._keys)
+            return (
+                self._num_attributes == list(map(len, self._tables))
+                and all(map(operator.is_, now, self._values))
+                and all(map(operator.is_, [c.cell_contents for c in self._cells], self._variables))
+                and self._held == self._contents
+                and all(len(large) == length for large, length in self._reading.lengths)
+                and all(state_of(array) == state for array, state in self._reading.arrays)
+            )
+        except Exception:  # something is gone, or has no plain equality, such as a tensor
+            return False

@@ -109,7 +109,25 @@ def _rewrite_of(node: Node) -> Callable[[Graph, Node], None] | None:
         return _lower_literal
     if target is _aten.detach_.default and not needs_gradient(node.args[0]):
         return _pass_through
+    if target is _aten.copy_.default and _is_own_change(node):
+        return _drop
     return _lower_device if node.kwargs.get("device") is not None else None
+
+
+def _is_own_change(node: Node) -> bool:
+    """Whether a value is copied onto itself, as export does for ``self.buffer += 1``.
+
+    It would count as another change, which autograd refuses where the value was saved.
+    """
+    target, source = node.args[:2]
+    while isinstance(source, Node) and source is not target:
+        schema = getattr(source.target, "_schema", None)
+        if schema is None or not schema.arguments or schema.arguments[0].alias_info is None:
+            return False
+        if not schema.arguments[0].alias_info.is_write:
+            return False
+        source = source.args[0]
+    return source is target
 
 
 def _drop(graph: Graph, node: Node) -> None:

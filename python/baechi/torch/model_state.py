@@ -6,12 +6,14 @@ of the weights. The lists are made once, because a walk over a model costs more 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from baechi.torch.guards import compile_guard
+from baechi.torch.guards import Guard
 
 __all__ = ["ModelState"]
 
@@ -21,30 +23,55 @@ class ModelState:
 
     def __init__(self, model: nn.Module) -> None:
         """Reads the model's state; the hooks that are there now are accepted."""
-        self._guard = compile_guard(model)
+        self._guard = Guard(model)
         self._modules = list(model.modules())
         self._modes = [module.training for module in self._modules]
         self._tables = [module._modules for module in self._modules if module._modules]
+        # Most are empty, and a look at all of their lengths would take longer.
+        self._empty = [
+            table
+            for module in self._modules
+            for table in (module._modules, module._parameters, module._buffers)
+            if not table
+        ]
         self._children = self._read_children()
-        self._weights: list[Mapping[str, Any]] = []
+        self._holders: list[Mapping[str, Any]] = []
         for module in self._modules:
-            self._weights += [table for table in (module._parameters, module._buffers) if table]
-        self._kinds = self._read_kinds()
+            self._holders += [table for table in (module._parameters, module._buffers) if table]
+        self._weights = self._read_weights()
+        self._kinds, self._shapes = _kinds(self._weights), _shapes(self._weights)
 
-    def difference(self, model: nn.Module) -> str | None:
+    def difference(self) -> str | None:
         """What of the model is not as it was, or None."""
         if self._children != self._read_children():
             return "a module was replaced"
+        if any(self._empty):
+            return "a module or a weight was added"
         if self._modes != [module.training for module in self._modules]:
             return "modules are in another mode"
-        if self._kinds != self._read_kinds():
+        weights = self._read_weights()
+        if self._kinds != _kinds(weights):
             return "a weight has another type or device"
-        return self._guard(model)
+        if not all(map(operator.is_, self._weights, weights)):
+            if self._shapes != _shapes(weights):
+                return "a weight has another shape"
+            self._weights = weights
+        return self._guard.difference()
 
     def _read_children(self) -> list[nn.Module | None]:
         return [child for table in self._tables for child in table.values()]
 
-    def _read_kinds(self) -> list[Any]:
-        weights = [x for table in self._weights for x in table.values() if x is not None]
-        # Two flat lists: hundreds of pairs would wake the garbage collector.
-        return [*[x.dtype for x in weights], *[x.device for x in weights]]
+    def _read_weights(self) -> list[Tensor]:
+        return [x for table in self._holders for x in table.values() if x is not None]
+
+
+def _kinds(weights: list[Tensor]) -> list[Any]:
+    # Two flat lists: hundreds of pairs would wake the garbage collector.
+    return [*map(_DTYPE, weights), *map(_DEVICE, weights)]
+
+
+def _shapes(weights: list[Tensor]) -> list[torch.Size]:
+    return [weight.shape for weight in weights]
+
+
+_DTYPE, _DEVICE = operator.attrgetter("dtype"), operator.attrgetter("device")

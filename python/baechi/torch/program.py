@@ -97,7 +97,7 @@ def _arguments(
 
 
 def _describe(tree: Tree) -> str:
-    constants = [str(leaf[0]) for leaf in tree.leaves if isinstance(leaf, tuple)]
+    constants = list(map(str, tree.values))
     return (
         f"tensors {', '.join(tree.paths) or 'none'}; other values {', '.join(constants) or 'none'}"
     )

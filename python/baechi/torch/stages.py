@@ -27,6 +27,7 @@ from baechi.torch.remaking import OptimizerArgument, remake
 from baechi.torch.signatures import signature_of
 from baechi.torch.simdev import OpContext, SimulatedDevices, simulated, to_host
 from baechi.torch.simdev_books import Transfer
+from baechi.torch.surroundings import surroundings_kept
 from baechi.torch.twins import twin_of
 from baechi.torch.work import work_of
 
@@ -114,7 +115,7 @@ class Stage:
         caps = [device.cap_bytes for device in plan.devices]
         prices = _Prices(plan.cluster)
         simulation = simulated(caps, dry=dry, cost_ns=prices.op_ns, link_ns=prices.link_ns)
-        with old_objects_spared(), simulation as devices:
+        with surroundings_kept(self.model), old_objects_spared(), simulation as devices:
             stand_in = self._applied(_stand_in(self.model, how))
             updater = None
             if self.training:

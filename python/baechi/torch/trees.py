@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-__all__ = ["Tree", "flatten", "tensors_in"]
+__all__ = ["Tree", "flatten", "share_memory", "tensors_in", "value_key"]
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum,
@@ -27,20 +27,47 @@ class _Fields:
     fields: tuple[Tree, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    """A value that is no tensor; equal values of two types are two values."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Leaf):
+            return NotImplemented
+        return bool(value_key(self.value) == value_key(other.value))
+
+    def __hash__(self) -> int:
+        return hash(value_key(self.value))
+
+
+def value_key(value: Any) -> tuple[Any, ...]:
+    """What tells values that are no tensors apart: 1, 1.0 and True; 0.0 and -0.0."""
+    if type(value) is float:
+        return float, value.hex()
+    return type(value), value
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tree:
     """A structure without its tensors.
 
     Attributes:
-        leaves: for each leaf in order None where a tensor stood, a dataclass, or (value,).
+        leaves: for each leaf in order None where a tensor stood, a dataclass, or a value.
         paths: where each tensor stood, such as "past.0".
         opaque: where something stood that may hold tensors out of our sight, and its type.
     """
 
     spec: _pytree.TreeSpec
-    leaves: tuple[_Fields | tuple[Any] | None, ...]
+    leaves: tuple[_Fields | _Leaf | None, ...]
     paths: tuple[str, ...]
     opaque: tuple[tuple[str, str], ...]
+
+    @property
+    def values(self) -> list[Any]:
+        """What stood there beside tensors and dataclasses."""
+        return [leaf.value for leaf in self.leaves if isinstance(leaf, _Leaf)]
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """The structure again, with these in place of its tensors."""
@@ -54,7 +81,7 @@ class Tree:
             elif isinstance(leaf, _Fields):
                 made.append(_rebuild_fields(leaf, tensors))
             else:
-                made.append(leaf[0])
+                made.append(leaf.value)
         return _pytree.tree_unflatten(made, self.spec)
 
 
@@ -81,7 +108,7 @@ def flatten(
             made anew by `Tree.rebuild`, so that is not for arguments, which forward may change.
     """
     tensors: list[torch.Tensor] = []
-    leaves: list[_Fields | tuple[Any] | None] = []
+    leaves: list[_Fields | _Leaf | None] = []
     paths: list[str] = []
     opaque: list[tuple[str, str]] = []
     found, spec = _pytree.tree_flatten_with_path(tree)
@@ -102,7 +129,7 @@ def flatten(
                 inner.append(sub)
             leaves.append(_Fields(type(leaf), names, tuple(inner)))
         else:
-            leaves.append((leaf,))
+            leaves.append(_Leaf(leaf))
             if not (isinstance(leaf, _PLAIN) or (into_objects and hasattr(leaf, "__dict__"))):
                 opaque.append((at, type(leaf).__name__))
     return tensors, Tree(spec, tuple(leaves), tuple(paths), tuple(opaque))
@@ -149,3 +176,9 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
     elif type(value) is slice:
         yield from tensors_in((value.start, value.stop, value.step))
+
+
+def share_memory(value: Any) -> bool:
+    """Whether two of the tensors in a nest are one, or views of one memory."""
+    storages = [tensor.untyped_storage()._cdata for tensor in tensors_in(value)]
+    return len(set(storages)) < len(storages)

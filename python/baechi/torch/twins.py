@@ -7,10 +7,13 @@ forward makes without naming a device fit the weights.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import copyreg
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 from torch import nn
@@ -147,7 +150,7 @@ def twin_of(
             table: dict[int, Any] = getattr(module, kind)
             memo[id(table)] = OrderedDict()
             tables.append((table, memo[id(table)]))
-    with _Replacing(convert):
+    with _Replacing(convert), _generators_copied():
         twin: nn.Module = copy.deepcopy(model, memo)
         for table, copied in tables:
             for number, hook in table.items():
@@ -156,6 +159,17 @@ def twin_of(
                 elif hooks != "none":
                     copied[number] = _own_hook(hook, memo, hooks)
     return twin
+
+
+@contextlib.contextmanager
+def _generators_copied() -> Iterator[None]:
+    """The state of a generator is a tensor, which must not be replaced in its copies."""
+
+    def reduce(generator: torch.Generator) -> tuple[Any, ...]:
+        return generator.clone_state, ()
+
+    with mock.patch.dict(copyreg.dispatch_table, {torch.Generator: reduce}):
+        yield
 
 
 def _own_hook(hook: Any, memo: dict[int, Any], hooks: Hooks) -> Any:
@@ -200,7 +214,7 @@ def twin_of_call(
     """
     call = tuple(args), dict(kwargs)
     try:
-        with _Replacing(convert):
+        with _Replacing(convert), _generators_copied():
             return copy.deepcopy(call)
     except Exception:  # whatever an object's __deepcopy__ may raise
         tensors, tree = flatten(call)
