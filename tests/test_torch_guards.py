@@ -17,7 +17,7 @@ from baechi.torch.model_state import ModelState
 
 SCALE = 2.0
 NOTES = MagicMock()  # has every attribute that it is asked for
-ONE = torch.ones(2, 1)
+ONE, TWO = torch.ones(2, 1), torch.ones(2, 2)
 TABLE = {"factor": [1.0]}
 
 
@@ -52,6 +52,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.b = Block(2, 2)
+        self.tied = nn.ParameterList([self.b.weight])
         self.drop, self.layers = nn.Dropout(0.5), nn.ModuleList()
         self.act, self.dims, self.rates = torch.relu, [1, [2.0, torch.tanh]], {"a": 0.5}
         self.helper, self.slotted, self.recent = Helper(), Slotted(), deque([1.0])
@@ -149,6 +150,7 @@ def test_what_forward_reads_is_noticed_by_name(name: str, state: tuple[Model, Mo
             lambda m: setattr(m.b, "weight", nn.Parameter(torch.ones(2, 1))),
             "a weight has another shape",
         ),
+        (lambda m: setattr(m.b, "weight", nn.Parameter(TWO)), "weights are tied in another way"),
         (lambda m: setattr(m.drop, "__class__", nn.Identity), 'module "drop" has another type'),
     ],
 )

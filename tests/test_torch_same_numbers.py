@@ -15,9 +15,10 @@ from baechi.torch.simdev import simulated, to_host
 
 WIDTH = 4
 FACTORS = [2.0]
+Forward = Callable[..., Tensor]
+FOUND: Forward | None = None
 MASKS: dict[int, Tensor] = {}
 DEVICES = {"cuda:0": "simdev:0", "cuda:1": "simdev:1"}
-Forward = Callable[..., Tensor]
 Change = Callable[[Any], object]
 
 
@@ -70,6 +71,7 @@ def unchanged() -> Iterator[None]:
     yield
     FACTORS[:] = [2.0]
     MASKS.clear()
+    globals()["FOUND"] = None
 
 
 def compare(function: Forward, calls: Sequence[Sequence[Any]], changes: Sequence[Change]) -> str:
@@ -171,6 +173,13 @@ def masking(model: Any, x: Tensor) -> Tensor:
     return through(model, x) * MASKS[len(x)]
 
 
+def looking_once(model: Any, x: Tensor) -> Tensor:
+    global FOUND
+    if FOUND is None:
+        FOUND = torch.tanh
+    return FOUND(through(model, x))
+
+
 def replacing(model: Any, x: Tensor) -> Tensor:
     model.a, model.b = model.b, model.a
     return through(model, x)
@@ -187,6 +196,7 @@ def replacing(model: Any, x: Tensor) -> Tensor:
         (reading_numbers, "m"),
         (masking, "m"),
         (replacing, "m"),
+        (looking_once, "o"),
     ],
 )
 def test_odd_forwards_are_planned_and_applied(forward: Forward, level: str) -> None:

@@ -51,18 +51,19 @@ class Reading:
     """What was read.
 
     Attributes:
-        names: attributes of objects other than modules that are looked at; None for all.
+        names: attributes of objects other than modules that are looked at.
         values: by a name such as "block.cache.k"; of containers and objects their kind.
         slots: where single values stand: a mapping, the key, and the value.
         cells: variables of closures, and their values.
-        held: containers and attribute tables with what was in them.
+        held: containers with what was in them.
         lengths: larger containers with their lengths.
         kinds: types of the objects that were looked into.
+        owner: the class of the module that is being read.
         functions: functions that were met, and the class of the module that holds them.
         arrays: small arrays of NumPy with their values.
     """
 
-    names: Collection[str] | None = None
+    names: Collection[str]
     values: dict[str, Any] = field(default_factory=dict)
     slots: list[tuple[Mapping[Any, Any], Any, Any]] = field(default_factory=list)
     cells: list[tuple[types.CellType, Any]] = field(default_factory=list)
@@ -134,7 +135,7 @@ class Reading:
         self.kinds[type(value)] = None
         for table in _tables_of(value):
             for name, item in list(table.items()):
-                if self.names is None or name in self.names:
+                if name in self.names:
                     self.add(f"{label}.{name}", table, name, item)
 
 

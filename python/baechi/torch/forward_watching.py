@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from baechi.torch.attributes import differences
+from baechi.torch.attributes import Reading, differences
 from baechi.torch.code_reading import Code, read_state
 from baechi.torch.parameters import named_weights
 from baechi.torch.program import Call
@@ -94,9 +94,13 @@ def watch(
     after = _forms(twin)
     seen.reshaped = [name for name in forms if forms[name] != after.get(name)]
     seen.remade = _remade(parts, _parts(twin))
-    seen.changed_attributes = list(
-        differences(attributes, read_state(twin, code), same_tensors=True)
-    )
+    seen.changed_attributes = _changed(attributes, read_state(twin, code))
+    if seen.changed_attributes and _are_outside(seen.changed_attributes, code):
+        # What the first call alone sets up, such as a function that is looked for once, may go.
+        attributes = read_state(twin, code)
+        again, keywords = call.arguments(fakes)
+        forward(*again, **keywords)
+        seen.changed_attributes = _changed(attributes, read_state(twin, code))
     nodes = list(autograd_nodes(flatten(output, into_objects=True)[0]))
     seen.functions = [node.name() for node in nodes]
     seen.leaves = leaves_of(nodes)
@@ -105,6 +109,17 @@ def watch(
         for node in nodes
         if isinstance(node, torch.autograd.function.BackwardCFunction)
     ]
+
+
+def _changed(before: Reading, after: Reading) -> list[str]:
+    return list(differences(before, after, same_tensors=True))
+
+
+def _are_outside(names: list[str], code: Code) -> bool:
+    """Whether all of these are globals and the like, of no module."""
+    outside = Reading(code.names)
+    code.read(outside)
+    return outside.values.keys() >= set(names)
 
 
 def _forms(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -40,6 +40,7 @@ class ModelState:
             self._holders += [table for table in (module._parameters, module._buffers) if table]
         self._weights = self._read_weights()
         self._kinds, self._shapes = _kinds(self._weights), _shapes(self._weights)
+        self._ties = _ties(self._weights)
 
     def difference(self) -> str | None:
         """What of the model is not as it was, or None."""
@@ -55,6 +56,8 @@ class ModelState:
         if not all(map(operator.is_, self._weights, weights)):
             if self._shapes != _shapes(weights):
                 return "a weight has another shape"
+            if self._ties != _ties(weights):
+                return "weights are tied in another way"
             self._weights = weights
         return self._guard.difference()
 
@@ -72,6 +75,12 @@ def _kinds(weights: list[Tensor]) -> list[Any]:
 
 def _shapes(weights: list[Tensor]) -> list[torch.Size]:
     return [weight.shape for weight in weights]
+
+
+def _ties(weights: list[Tensor]) -> list[int]:
+    """For each weight the first place where it stands."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(weight), at) for at, weight in enumerate(weights)]
 
 
 _DTYPE, _DEVICE = operator.attrgetter("dtype"), operator.attrgetter("device")
