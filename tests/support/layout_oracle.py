@@ -1,6 +1,6 @@
 """Where steps and weights go when units are placed: slow and literal, to compare with the core."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from baechi.torch.memory import HOST
 from baechi.torch.modules import Layout, Units
@@ -38,11 +38,20 @@ def lay_out(
         elif unit >= 0:
             devices[at] = device_of_unit[unit]
     copied: set[tuple[int, int]] = set()  # (value, device)
+
+    def settle(at: int, device: int) -> None:
+        """Tied glue goes together, where the first of it went."""
+        devices[at] = device
+        anchor = units.tied_glue.get(at, at)
+        for step in (anchor, *(one for one, to in units.tied_glue.items() if to == anchor)):
+            if devices[step] == UNKNOWN:
+                devices[step] = device
+
     for at, step in enumerate(trace.steps):
         if devices[at] == UNKNOWN:
             anchor = units.tied_glue.get(at, -1)
             if anchor >= 0 and devices[anchor] >= 0:
-                devices[at] = devices[anchor]
+                settle(at, devices[anchor])
             else:
                 inside = {device_of_unit[unit] for unit in units.inside[step.path]}
                 held = {home(v): (0, 0) for v in step.reads if home(v) >= 0}
@@ -51,17 +60,19 @@ def lay_out(
                         if device == home(v) or (v, device) in copied:
                             held[device] = nbytes + values[v].nbytes, count + 1
                 most = max(held, key=held.__getitem__) if held else UNKNOWN
-                devices[at] = inside.pop() if len(inside) == 1 else most
+                settle(at, inside.pop() if len(inside) == 1 else most)
         if devices[at] >= 0:
             copied.update(
                 (v, devices[at]) for v in step.reads if home(v) not in (devices[at], UNKNOWN)
             )
-    _adopt_from_readers(trace, devices)
+    _adopt_from_readers(trace, devices, settle)
     _place_constants(trace, devices, homes)
     return Layout(tuple(devices), homes)
 
 
-def _adopt_from_readers(trace: Trace, devices: list[int]) -> None:
+def _adopt_from_readers(
+    trace: Trace, devices: list[int], settle: Callable[[int, int], None]
+) -> None:
     """Ops that read nothing from a device go to their first reader's, else to the next op's."""
     readers: dict[int, int] = {}
     for at, step in enumerate(trace.steps):
@@ -73,7 +84,7 @@ def _adopt_from_readers(trace: Trace, devices: list[int]) -> None:
             first = min(
                 (readers[v] for v in trace.steps[at].makes if v in readers), default=following
             )
-            devices[at] = devices[first] if first >= 0 else UNKNOWN
+            settle(at, devices[first] if first >= 0 else UNKNOWN)
     known = next((device for device in reversed(devices) if device >= 0), 0)
     for at in range(len(devices) - 1, -1, -1):
         known = devices[at] = devices[at] if devices[at] >= 0 else known

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -46,6 +48,31 @@ class Keeper:
     def unpack(tensor: torch.Tensor) -> torch.Tensor:
         """Gives it back."""
         return tensor
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sees what is saved, but for what ``torch.func`` does, which refuses to be watched."""
+        graph, known = torch.autograd.graph, torch._C._autograd
+        disabled = graph.disable_saved_tensors_hooks
+
+        @contextlib.contextmanager
+        def aside(message: str) -> Iterator[None]:
+            top = known._top_saved_tensors_default_hooks(False)  # of this thread
+            is_ours = top is not None and top[0] == self.pack
+            if is_ours:
+                known._pop_saved_tensors_default_hooks()
+            try:
+                with disabled(message):
+                    yield
+            finally:
+                if is_ours:
+                    known._push_saved_tensors_default_hooks(self.pack, self.unpack)
+
+        with (
+            mock.patch.object(graph, "disable_saved_tensors_hooks", aside),
+            graph.saved_tensors_hooks(self.pack, self.unpack),
+        ):
+            yield
 
 
 def _nodes(root: Any) -> list[Any]:

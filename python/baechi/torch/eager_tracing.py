@@ -153,8 +153,7 @@ class _Run:
         grad = torch.enable_grad() if self.training else torch.no_grad()
         kind, self.casts = self.kernels.device_type, autocast is not None
         casts = torch.autocast(kind, autocast) if autocast else contextlib.nullcontext()
-        saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
-        with grad, self._running(), recorder, saved:
+        with grad, self._running(), recorder, keeper.watching():
             recorder.is_forward = True
             with casts:
                 output = self.model(*args, **kwargs)

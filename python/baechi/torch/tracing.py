@@ -157,8 +157,7 @@ def trace_program(
             held.append(values_of[node])
     last_use = _last_uses(graph)
     grad = torch.enable_grad() if training else torch.no_grad()
-    saved = torch.autograd.graph.saved_tensors_hooks(keeper.pack, keeper.unpack)
-    with grad, stand_ins.running(), recorder, saved:
+    with grad, stand_ins.running(), recorder, keeper.watching():
         for node in graph.nodes:
             if node.op == "placeholder":
                 continue

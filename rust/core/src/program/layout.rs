@@ -2,7 +2,8 @@
 //!
 //! A step of a module goes where the module goes. Glue, the ops of modules with children, goes where all that is in its
 //! module goes; if that is on several devices, where most bytes of what it reads are, copies made before included; what
-//! reads nothing goes to its first reader.
+//! reads nothing goes to its first reader. Glue that is tied goes together, where the first of it went that the rules send
+//! somewhere.
 
 use super::blocks::HOST;
 use super::columns::ranges;
@@ -22,8 +23,9 @@ pub struct Units {
     of_step: Vec<u32>,
     /// Unit of each weight by storage, else [`NONE`].
     of_storage: Vec<u32>,
-    /// The step that glue must be with, else [`NONE`].
+    /// The step that glue must be with, else [`NONE`]; and all such pairs, that step first, in ascending order.
     tied_to: Vec<u32>,
+    ties: Vec<(u32, u32)>,
     /// The module of glue, which is one of the scopes, else [`NONE`].
     scope_of_step: Vec<u32>,
     /// Units in each module that has glue.
@@ -60,11 +62,16 @@ impl Units {
         let num_entries = given.scope_unit.len();
         let num_scopes = given.scope_start.len().max(1) - 1;
         let scopes = ranges("scope_start", given.scope_start, num_scopes, num_entries)?;
+        let tied_to = column("tied glue", given.tied_to, num_steps, num_steps)?;
+        let mut ties: Vec<_> =
+            tied_to.iter().copied().zip(0..).filter(|(to, _)| *to != NONE).collect();
+        ties.sort_unstable();
         Ok(Self {
             count: num_units,
             of_step: column("unit of step", given.of_step, num_steps, num_units)?,
             of_storage,
-            tied_to: column("tied glue", given.tied_to, num_steps, num_steps)?,
+            tied_to,
+            ties,
             scope_of_step: column("scope of step", given.scope_of_step, num_steps, scopes.len())?,
             scopes,
             in_scopes: column("scope unit", given.scope_unit, num_entries, num_units)?,
@@ -172,13 +179,32 @@ impl Layout {
         self.copies.clear(program.values.len());
         for at in 0..program.num_steps() {
             if self.device_of_step[at] == UNKNOWN {
-                self.device_of_step[at] = self.device_of_glue(program, units, at);
+                let device = self.device_of_glue(program, units, at);
+                self.settle(units, at, device);
             }
             self.note_copies(program, at);
         }
-        self.adopt_from_readers(program);
+        self.adopt_from_readers(program, units);
         self.place_constants(program);
         Ok(())
+    }
+
+    /// Gives a step its device, and all that is tied to it, or tied to the same step, where that has none yet.
+    fn settle(&mut self, units: &Units, at: usize, device: DeviceId) {
+        self.device_of_step[at] = device;
+        let at = u32::try_from(at).unwrap_or(NONE);
+        let anchor = match units.tied_to[at as usize] {
+            NONE => at,
+            found => found,
+        };
+        let first = units.ties.partition_point(|(to, _)| *to < anchor);
+        let tied = units.ties[first..].iter().take_while(|(to, _)| *to == anchor);
+        for step in tied.flat_map(|(to, step)| [*to, *step]) {
+            let other = &mut self.device_of_step[step as usize];
+            if *other == UNKNOWN {
+                *other = device;
+            }
+        }
     }
 
     /// The device of a step that it must be with, or of all that is in its module, or of most bytes.
@@ -234,17 +260,18 @@ impl Layout {
     }
 
     /// Ops that read nothing from a device go to their first reader's, else to the next op's.
-    fn adopt_from_readers(&mut self, program: &Program) {
-        let devices = &mut self.device_of_step;
-        for at in (0..devices.len()).rev() {
-            if devices[at] == UNKNOWN {
+    fn adopt_from_readers(&mut self, program: &Program, units: &Units) {
+        for at in (0..self.device_of_step.len()).rev() {
+            if self.device_of_step[at] == UNKNOWN {
                 let first = match program.first_reader[at] {
                     NONE => at + 1,
                     reader => reader as usize,
                 };
-                devices[at] = devices.get(first).copied().unwrap_or(UNKNOWN);
+                let device = self.device_of_step.get(first).copied().unwrap_or(UNKNOWN);
+                self.settle(units, at, device);
             }
         }
+        let devices = &mut self.device_of_step;
         let mut known = devices.iter().rev().copied().find(|at| *at != UNKNOWN).unwrap_or(0);
         for device in devices.iter_mut().rev() {
             if *device == UNKNOWN {
