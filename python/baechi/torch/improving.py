@@ -1,8 +1,10 @@
-"""Improving: local search from the best candidates, by moving cuts and single units.
+"""Improving: local search from the best candidates, by moving cuts, parts and single units.
 
-Every neighbor is judged by the core, a few at a time; the best of those is taken if it is better.
-Where no neighbor is better, the best placement is shaken by random moves and improved again, until
-the number of judged candidates reaches its bound. Where there are few placements, all are judged.
+First the best candidates are descended from: every neighbor is judged by the core, a few at a time,
+and the best of those is taken if it is better. From the best of all a walk goes on, which takes the
+best of a few random neighbors also where it is a little slower, the less so the longer it lasts
+(threshold accepting: Dueck and Scheuer, 1990). A last descent ends it. The number of judged
+candidates is bounded. Where there are few placements, all are judged.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from baechi.torch.outcomes import Candidate
+from baechi.torch.random_moves import random_move
 from baechi.torch.splits import UnitCosts
 from baechi.torch.tasks import Task
 from baechi.torch.trials import Trials
@@ -20,6 +23,10 @@ __all__ = ["budget_of", "improve"]
 
 _NUM_STARTS = 4
 _AT_A_TIME = 24
+_FIRST, _LAST = 0.25, 0.15  # shares of all candidates, of the first descents and of the last one
+_STEPS_AT_A_TIME = 12  # of a walk
+_SLOWER = 0.03  # how much slower a walk may become at its start, in one step
+_LOST = 60  # steps of a walk without a better placement, after which it goes back to the best
 _WORK = 8_000_000  # steps and functions that are replayed in all
 _FEWEST, _MOST, _FOR_EACH_UNIT = 200, 8_000, 200  # candidates
 _LONGEST_SHIFT = 64
@@ -35,22 +42,13 @@ def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
     if task.num_devices ** len(costs.free) * len(starts) <= budget:
         _judge_all(task, costs, trials, starts)
         return trials.best(1)[0]
-    left = _Left(budget)
-    found = []
-    for start in starts:
-        share = _Left(budget // (2 * _NUM_STARTS))
-        found.append(_descend(task, costs, trials, start, share))
-        left.take(share.taken)
+    found = [
+        _descend(task, costs, trials, start, _Left(int(budget * _FIRST) // _NUM_STARTS))
+        for start in starts
+    ]
     best = min(found, key=lambda one: one.rank)
-    rng = random.Random(0)
-    while left.count > 0:
-        devices = _shaken(rng, costs, best, task.num_devices)
-        devices = trials.canonical(devices, best.exceptions)
-        shaken = trials.judge(best.origin, devices, best.exceptions)
-        left.take(1)
-        again = _descend(task, costs, trials, shaken, left)
-        best = min(best, again, key=lambda one: one.rank)
-    return best
+    best = _walk(task, costs, trials, best, _Left(int(budget * (1 - _FIRST - _LAST))))
+    return _descend(task, costs, trials, best, _Left(int(budget * _LAST)))
 
 
 def budget_of(task: Task) -> int:
@@ -121,6 +119,7 @@ def _neighbors(task: Task, costs: UnitCosts, best: Candidate) -> Iterator[list[i
     for a, b in itertools.combinations(range(task.num_devices), 2):
         swap = {a: b, b: a}
         yield [swap.get(device, device) for device in devices]
+    yield from _parts(task, costs, devices)
     yield from itertools.islice(_moves(task, costs, best), _MOST_MOVES)
 
 
@@ -140,6 +139,17 @@ def _shifts(order: Sequence[int], devices: Sequence[int]) -> Iterator[list[int]]
                     moved[order[at]] = device
                 yield moved
         length *= 2
+
+
+def _parts(task: Task, costs: UnitCosts, devices: Sequence[int]) -> Iterator[list[int]]:
+    """Modules with all that is in them to other devices, such as one of several branches."""
+    for part in costs.parts:
+        for device in range(task.num_devices):
+            if any(devices[unit] != device for unit in part):
+                moved = list(devices)
+                for unit in part:
+                    moved[unit] = device
+                yield moved
 
 
 def _moves(task: Task, costs: UnitCosts, best: Candidate) -> Iterator[list[int]]:
@@ -182,13 +192,37 @@ def _moved(devices: Sequence[int], unit: int, num_devices: int) -> Iterator[list
             yield moved
 
 
-def _shaken(rng: random.Random, costs: UnitCosts, best: Candidate, num_devices: int) -> list[int]:
-    """A few runs of units moved to other devices."""
-    order, devices = costs.free, list(best.device_of_unit)
-    for _ in range(rng.randint(1, 3)):
-        first = rng.randrange(len(order))
-        last = min(len(order), first + rng.choice((1, 1, 2, 4, 8, 16)))
-        device = rng.randrange(num_devices)
-        for at in range(first, last):
-            devices[order[at]] = device
-    return devices
+def _walk(task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left) -> Candidate:
+    """The best placement on a walk of random moves that may become slower, less and less."""
+    rng = random.Random(0)
+    here, num_lost, whole = best, 0, max(1, left.count)
+    while left.count > 0:
+        some = _some_random(rng, task, costs, trials, here)[: left.count]
+        left.take(max(1, len(some)))
+        if not some:
+            here = best
+            continue
+        found = min(trials.judge_all(here.origin, some, here.exceptions), key=lambda one: one.rank)
+        bound = here.step_ns * (1 + _SLOWER * left.count / whole)
+        if found.rank < here.rank or (found.fits >= here.fits and found.step_ns <= bound):
+            here = found
+        num_lost = 0 if found.rank < best.rank else num_lost + 1
+        best = min(best, found, key=lambda one: one.rank)
+        if num_lost > _LOST:
+            here, num_lost = best, 0
+    return best
+
+
+def _some_random(
+    rng: random.Random, task: Task, costs: UnitCosts, trials: Trials, here: Candidate
+) -> list[list[int]]:
+    """A few random neighbors that have not been judged yet; none where chance finds none."""
+    found: list[list[int]] = []
+    for _ in range(4 * _STEPS_AT_A_TIME):
+        moved = random_move(rng, costs, here.device_of_unit, task.num_devices)
+        moved = trials.canonical(moved, here.exceptions)
+        if moved not in found and not trials.is_known(moved, here.exceptions):
+            found.append(moved)
+        if len(found) == _STEPS_AT_A_TIME:
+            break
+    return found

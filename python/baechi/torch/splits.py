@@ -26,6 +26,9 @@ class UnitCosts:
         weights: bytes of the weights of each unit.
         memory: the same with gradients, optimizer state and what autograd saves.
         time_ns: forward and backward, on the first device's kind.
+        parts: the units, free ones, of each module that has several of them, but not all; the
+            smaller ones first.
+        beside: for each unit those that it exchanges values with, directly or over glue.
     """
 
     order: tuple[int, ...]
@@ -33,6 +36,8 @@ class UnitCosts:
     weights: tuple[int, ...]
     memory: tuple[int, ...]
     time_ns: tuple[int, ...]
+    parts: tuple[tuple[int, ...], ...]
+    beside: tuple[tuple[int, ...], ...]
 
 
 def measure_units(task: Task) -> UnitCosts:
@@ -62,7 +67,35 @@ def measure_units(task: Task) -> UnitCosts:
         time[last] += compute[backward] if backward >= 0 else 0
     order = _order(task)
     free = tuple(unit for unit in order if task.pinned[unit] < 0)
-    return UnitCosts(order, free, tuple(weights), tuple(memory), tuple(time))
+    parts = _parts(task, free)
+    return UnitCosts(order, free, tuple(weights), tuple(memory), tuple(time), parts, _beside(task))
+
+
+def _beside(task: Task) -> tuple[tuple[int, ...], ...]:
+    graph, num_units = task.operators.graph, len(task.units.names)
+    makers = graph.group[graph.tensor_producer[graph.edge_tensor]].tolist()
+    readers = graph.group[graph.edge_consumer].tolist()
+    adjacent: dict[int, set[int]] = {}
+    for one, other in {(a, b) for a, b in zip(makers, readers, strict=True) if a != b}:
+        adjacent.setdefault(one, set()).add(other)
+        adjacent.setdefault(other, set()).add(one)
+    found = []
+    for unit in range(num_units):
+        groups = adjacent.get(unit, set())
+        over_glue = (adjacent[group] for group in groups if group >= num_units)
+        found.append(sorted(groups.union(*over_glue) - {unit}))
+    return tuple(tuple(one for one in groups if one < num_units) for groups in found)
+
+
+def _parts(task: Task, free: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    inside: dict[str, list[int]] = {}
+    for unit in free:
+        path = task.units.names[unit]
+        while path:
+            inside.setdefault(path, []).append(unit)
+            path = path.rpartition(".")[0]
+    found = {tuple(units) for units in inside.values() if 1 < len(units) < len(free)}
+    return tuple(sorted(found, key=lambda units: (len(units), units)))
 
 
 def _order(task: Task) -> tuple[int, ...]:
