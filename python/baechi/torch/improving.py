@@ -2,7 +2,7 @@
 
 First the best candidates are descended from: every neighbor is judged by the core, a few at a time,
 and the best of those is taken if it is better. From the best of all a walk goes on, which takes the
-best of a few random neighbors also where it is a little slower, the less so the longer it lasts
+best of a few random neighbors also where it is a little worse, the less so the longer it lasts
 (threshold accepting: Dueck and Scheuer, 1990). A last descent ends it. The number of judged
 candidates is bounded. Where there are few placements, all are judged.
 """
@@ -25,7 +25,7 @@ _NUM_STARTS = 4
 _AT_A_TIME = 24
 _FIRST, _LAST = 0.25, 0.15  # shares of all candidates, of the first descents and of the last one
 _STEPS_AT_A_TIME = 12  # of a walk
-_SLOWER = 0.03  # how much slower a walk may become at its start, in one step
+_WORSE = 0.03  # how much worse a walk may become at its start, in one step
 _LOST = 60  # steps of a walk without a better placement, after which it goes back to the best
 _WORK = 8_000_000  # steps and functions that are replayed in all
 _FEWEST, _MOST, _FOR_EACH_UNIT = 200, 8_000, 200  # candidates
@@ -193,7 +193,7 @@ def _moved(devices: Sequence[int], unit: int, num_devices: int) -> Iterator[list
 
 
 def _walk(task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left) -> Candidate:
-    """The best placement on a walk of random moves that may become slower, less and less."""
+    """The best placement on a walk of random moves that may make it worse, less and less."""
     rng = random.Random(0)
     here, num_lost, whole = best, 0, max(1, left.count)
     while left.count > 0:
@@ -203,14 +203,20 @@ def _walk(task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _
             here = best
             continue
         found = min(trials.judge_all(here.origin, some, here.exceptions), key=lambda one: one.rank)
-        bound = here.step_ns * (1 + _SLOWER * left.count / whole)
-        if found.rank < here.rank or (found.fits >= here.fits and found.step_ns <= bound):
+        if found.rank < here.rank or _is_near(found, here, _WORSE * left.count / whole):
             here = found
         num_lost = 0 if found.rank < best.rank else num_lost + 1
         best = min(best, found, key=lambda one: one.rank)
         if num_lost > _LOST:
             here, num_lost = best, 0
     return best
+
+
+def _is_near(found: Candidate, here: Candidate, slack: float) -> bool:
+    """Whether a candidate is worse by that share at most, in what matters first where it is."""
+    at = 1 if here.rank[1] else 2  # what exceeds limits, else what the objective asks for
+    is_as_good_before = found.rank[:at] <= here.rank[:at]
+    return is_as_good_before and found.rank[at] <= here.rank[at] * (1 + slack)
 
 
 def _some_random(
