@@ -198,7 +198,7 @@ def _walk(task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _
     here, num_lost, whole = best, 0, max(1, left.count)
     while left.count > 0:
         some = _some_random(rng, task, costs, trials, here)[: left.count]
-        left.take(max(1, len(some)))
+        left.take(max(_STEPS_AT_A_TIME // 2, len(some)))  # where little is new, the walk is short
         if not some:
             here = best
             continue
@@ -224,7 +224,7 @@ def _some_random(
 ) -> list[list[int]]:
     """A few random neighbors that have not been judged yet; none where chance finds none."""
     found: list[list[int]] = []
-    for _ in range(4 * _STEPS_AT_A_TIME):
+    for _ in range(2 * _STEPS_AT_A_TIME):
         moved = random_move(rng, costs, here.device_of_unit, task.num_devices)
         moved = trials.canonical(moved, here.exceptions)
         if moved not in found and not trials.is_known(moved, here.exceptions):

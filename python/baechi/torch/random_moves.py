@@ -10,8 +10,8 @@ from baechi.torch.splits import UnitCosts
 __all__ = ["random_move"]
 
 _LENGTHS = (1, 1, 2, 3, 4, 8)  # of stretches of units in the model's order
-# What is moved, and how often of a hundred times.
-_CHOICES = {"unit": 45, "part": 25, "cut": 15, "stretch": 10, "exchange": 5}
+# What is moved, as often as it stands here.
+_CHOICES = ("unit",) * 9 + ("part",) * 5 + ("cut",) * 3 + ("stretch",) * 2 + ("exchange",)
 _BESIDE = 0.8  # how often a unit goes to the device of one that it exchanges values with
 
 
@@ -27,7 +27,7 @@ def random_move(
         num_devices: how many devices there are.
     """
     devices, order = list(device_of_unit), costs.free
-    (choice,) = rng.choices(list(_CHOICES), list(_CHOICES.values()))
+    choice = rng.choice(_CHOICES)
     if choice == "unit":
         unit = rng.choice(order)
         beside = sorted({devices[other] for other in costs.beside[unit]} - {devices[unit]})
