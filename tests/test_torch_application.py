@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_models
 from baechi.errors import InputError
@@ -246,3 +247,42 @@ def test_fifty_steps_with_a_scaler_and_clipping(devices: SimulatedDevices, level
     model = applied(Net().double(), level=level)
     assert losses(model) == pytest.approx(expected, rel=0, abs=1e-9)
     assert status(model).level == ("op" if level == "auto" else "module")
+
+
+def test_a_first_call_under_a_checkpoint_is_recomputed_as_it_was(
+    devices: SimulatedDevices,
+) -> None:
+    model, twin = applied(Net()), Net()
+    for _ in range(2):  # the first one makes the graph
+        for each in (model, twin):
+            each.zero_grad()
+            to_host(checkpoint(each, batch(), use_reentrant=False)).sum().backward()
+        for found, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(to_host(found.grad), expected.grad, rtol=0, atol=0)
+    assert status(model).level == "op"
+
+
+class AskingForGradients(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.second(y * 2 if self.first.weight.requires_grad else y)
+
+
+def test_a_forward_that_asks_what_is_trained_is_asked_again(devices: SimulatedDevices) -> None:
+    model, twin = applied(AskingForGradients()), AskingForGradients()
+    assert same(model, twin, batch())
+    for trained in (False, True):
+        for each in (model, twin):
+            each.first.requires_grad_(trained)
+        assert same(model, twin, batch())
+        assert same(model, twin, batch())
+
+
+def test_another_forward_of_the_model_s_class_is_noticed(
+    devices: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, twin = applied(Net()), Net()
+    assert same(model, twin, batch())
+    monkeypatch.setattr(Net, "forward", lambda self, x: self.second(self.first(x)) * 7)
+    assert same(model, twin, batch())
+    assert any("Net.forward" in reason for reason in status(model).reasons)

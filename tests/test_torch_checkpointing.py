@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import virtual_device
 from baechi.torch.simdev import simulated, to_host
+from torch_applied import applied
 from torch_placing import place
 
 WIDTH = 4
@@ -145,3 +146,31 @@ print(json.dumps(failures))
 
 def test_a_region_on_two_devices_is_recomputed_once_by_their_two_threads() -> None:
     assert virtual_device.run(ON_TWO_THREADS) == []
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(nn.functional.dropout, self.first(x), 0.5, use_reentrant=False)
+        return self.last(y)
+
+
+@pytest.mark.parametrize("level", ["auto", "module"])
+def test_recomputing_leaves_the_random_state_as_it_was(level: str) -> None:
+    drawn = []
+    with simulated(2):
+        for is_placed in (False, True):
+            torch.manual_seed(0)
+            model = Dropping()
+            if is_placed:
+                applied(model, {"": 0, "last": 1}, level=level)
+                model(torch.ones(3, WIDTH))
+            torch.manual_seed(1)
+            loss = model(torch.ones(3, WIDTH)).sum()
+            torch.rand(3)
+            loss.backward()
+            drawn.append(torch.rand(1).item())
+    assert drawn[0] == drawn[1]

@@ -145,7 +145,10 @@ def test_what_forward_reads_is_noticed_by_name(name: str, state: tuple[Model, Mo
         (lambda m: setattr(m, "b", Block(2, 2)), "a module was replaced"),
         (lambda m: m.layers.append(nn.ReLU()), "a module or a weight was added"),
         (lambda m: m.drop.eval(), "modules are in another mode"),
-        (lambda m: m.b.double(), "a weight has another type or device"),
+        (
+            lambda m: m.b.double(),
+            "a weight has another type or device, or is frozen or not as before",
+        ),
         (
             lambda m: setattr(m.b, "weight", nn.Parameter(torch.ones(2, 1))),
             "a weight has another shape",

@@ -227,3 +227,30 @@ def test_what_a_module_keeps_is_planned_and_rehearsed_with_it() -> None:
     assert plan.level == "module"
     assert 'the attribute "states"' in plan.reasons[0]
     assert plan.confirmed == measured(model, plan, x)
+
+
+class Locked:
+    """One object for several modules; it cannot be copied, and no half of it may be used."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Tensor] = []
+        self.lock = threading.Lock()
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        with self.lock:
+            self.outputs.append(output * 1.0)
+
+
+def test_a_hook_of_several_modules_that_cannot_be_copied_is_left_out_of_all() -> None:
+    model, hook = layers().eval(), Locked()
+    for at in (0, 2, 4):
+        model[at].register_forward_hook(hook)
+    x = torch.randn(8, WIDTH)
+    plan = planned(model, x, mode="inference")
+    told = [note for note in plan.notes if "lock" in note]
+    assert len(told) == 3
+    assert all("cannot be copied" in note for note in told)
+    measured = baechi.rehearse(model, plan, (x,), steps=2)
+    assert hook.outputs == []
+    for device, seen in zip(plan.devices, measured.peak_bytes, strict=True):
+        assert device.is_close_to(seen)

@@ -17,7 +17,8 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from baechi.errors import InputError, PlacementError
 from baechi.torch.applied_class import original_class
@@ -233,7 +234,8 @@ class Application:
                 reason = f"after the graph was made: {graph.state.difference()}"
         if reason is None:
             try:
-                return self._add_graph(model, key, args, kwargs, autocast)
+                with saved_tensors_hooks(_as_it_is, _as_it_is):  # not those around the call
+                    return self._add_graph(model, key, args, kwargs, autocast)
             except InputError as error:
                 reason = self._refused[key] = str(error).splitlines()[0]
         self._fall_back(reason)
@@ -273,3 +275,7 @@ class Application:
             cost = f"; planned for op level, {self.fallback_cost}" if self.fallback_cost else ""
             _LOGGER.warning("a call runs module by module: %s%s", reason, cost)
         self.reasons[reason] += 1
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from baechi.torch.applied_class import original_class
 from baechi.torch.attributes import Reading, comes_from_user, is_users, read_module
 
 __all__ = ["Code", "content_of", "read_state"]
@@ -58,11 +59,14 @@ class Code:
         self._waiting: list[tuple[Any, type | None]] = []
         self._places: dict[tuple[int, str], tuple[str, Place, str]] = {}
         self._contents: dict[str, Any] = {}
-        for kind in dict.fromkeys(map(type, model.modules())):
-            for name in ("forward", *_PROTOCOLS):
+        classes = {type(module): original_class(module) for module in model.modules()}
+        for kind, original in classes.items():  # an applied model's class has another forward
+            for name in _PROTOCOLS:
                 self._visit_attribute(kind, name)
-            owner = next(base for base in kind.__mro__ if "forward" in vars(base))
+            owner = next(base for base in original.__mro__ if "forward" in vars(base))
             self._note(owner.__qualname__, self._table(owner), "forward")
+            if is_users(owner):
+                self.follow(vars(owner)["forward"], kind)
         self.settle()
 
     @property

@@ -61,12 +61,15 @@ def copy_of_hook(hook: Any, memo: dict[int, Any]) -> Any:
     Raises:
         CannotRunHookError: something cannot be copied, or the hook's code writes files.
     """
+    tried = dict(memo)  # what fails leaves half-made copies in it
     try:
-        return _copied(hook, memo)
+        copied = _copied(hook, tried)
     except CannotRunHookError:
         raise
     except Exception as error:  # whatever an object's __deepcopy__ may raise
         raise CannotRunHookError(f"what it holds cannot be copied: {error}") from error
+    memo.update(tried)
+    return copied
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:

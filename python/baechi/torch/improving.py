@@ -4,7 +4,8 @@ First the best candidates are descended from: every neighbor is judged by the co
 and the best of those is taken if it is better. From the best of all a walk goes on, which takes the
 best of a few random neighbors also where it is a little worse, the less so the longer it lasts
 (threshold accepting: Dueck and Scheuer, 1990). A last descent ends it. The number of judged
-candidates is bounded. Where there are few placements, all are judged.
+candidates is bounded. As long as nothing fits, descents from shaken placements take the walk's
+place. Where there are few placements, all are judged.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
         for start in starts
     ]
     best = min(found, key=lambda one: one.rank)
-    best = _walk(task, costs, trials, best, _Left(int(budget * (1 - _FIRST - _LAST))))
+    left = _Left(int(budget * (1 - _FIRST - _LAST)))
+    best = _walk(task, costs, trials, _made_to_fit(task, costs, trials, best, left), left)
     return _descend(task, costs, trials, best, _Left(int(budget * _LAST)))
 
 
@@ -192,6 +194,26 @@ def _moved(devices: Sequence[int], unit: int, num_devices: int) -> Iterator[list
             yield moved
 
 
+def _made_to_fit(
+    task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left
+) -> Candidate:
+    """Descends again and again from the best placement, shaken, for as long as it does not fit.
+
+    Descents know which units to move away from a full device; a walk does not.
+    """
+    rng = random.Random(0)
+    while left.count > 0 and not best.fits:
+        devices: Sequence[int] = best.device_of_unit
+        for _ in range(rng.randint(1, 3)):
+            devices = random_move(rng, costs, devices, task.num_devices)
+        devices = trials.canonical(devices, best.exceptions)
+        shaken = trials.judge(best.origin, devices, best.exceptions)
+        left.take(1)
+        again = _descend(task, costs, trials, shaken, left)
+        best = min(best, again, key=lambda one: one.rank)
+    return best
+
+
 def _walk(task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _Left) -> Candidate:
     """The best placement on a walk of random moves that may make it worse, less and less."""
     rng = random.Random(0)
@@ -213,10 +235,8 @@ def _walk(task: Task, costs: UnitCosts, trials: Trials, best: Candidate, left: _
 
 
 def _is_near(found: Candidate, here: Candidate, slack: float) -> bool:
-    """Whether a candidate is worse by that share at most, in what matters first where it is."""
-    at = 1 if here.rank[1] else 2  # what exceeds limits, else what the objective asks for
-    is_as_good_before = found.rank[:at] <= here.rank[:at]
-    return is_as_good_before and found.rank[at] <= here.rank[at] * (1 + slack)
+    """Whether a candidate fits, and is worse by that share at most by the objective."""
+    return found.fits and found.rank[2] <= here.rank[2] * (1 + slack)
 
 
 def _some_random(
@@ -224,7 +244,7 @@ def _some_random(
 ) -> list[list[int]]:
     """A few random neighbors that have not been judged yet; none where chance finds none."""
     found: list[list[int]] = []
-    for _ in range(2 * _STEPS_AT_A_TIME):
+    for _ in range(4 * _STEPS_AT_A_TIME):
         moved = random_move(rng, costs, here.device_of_unit, task.num_devices)
         moved = trials.canonical(moved, here.exceptions)
         if moved not in found and not trials.is_known(moved, here.exceptions):

@@ -52,7 +52,7 @@ class ModelState:
             return "modules are in another mode"
         weights = self._read_weights()
         if self._kinds != _kinds(weights):
-            return "a weight has another type or device"
+            return "a weight has another type or device, or is frozen or not as before"
         if not all(map(operator.is_, self._weights, weights)):
             if self._shapes != _shapes(weights):
                 return "a weight has another shape"
@@ -69,8 +69,8 @@ class ModelState:
 
 
 def _kinds(weights: list[Tensor]) -> list[Any]:
-    # Two flat lists: hundreds of pairs would wake the garbage collector.
-    return [*map(_DTYPE, weights), *map(_DEVICE, weights)]
+    # Flat lists: hundreds of tuples would wake the garbage collector.
+    return [*map(_DTYPE, weights), *map(_DEVICE, weights), *map(_IS_TRAINED, weights)]
 
 
 def _shapes(weights: list[Tensor]) -> list[torch.Size]:
@@ -84,3 +84,4 @@ def _ties(weights: list[Tensor]) -> list[int]:
 
 
 _DTYPE, _DEVICE = operator.attrgetter("dtype"), operator.attrgetter("device")
+_IS_TRAINED = operator.attrgetter("requires_grad")

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.modules.module import (
@@ -161,10 +162,28 @@ def simulated(
     with ExitStack() as stack:
         stack.enter_context(lowered())
         stack.enter_context(autocasting())
+        stack.enter_context(_random_state_forked())
         stack.enter_context(FromValues())
         stack.enter_context(_phases_marked(simulation.phases))
         stack.enter_context(simulation.mode())
         yield SimulatedDevices(simulation)
+
+
+@contextmanager
+def _random_state_forked() -> Iterator[None]:
+    """Checkpoints put the random state back after they have computed a region again.
+
+    For the device type "meta", which has no random numbers elsewhere, PyTorch does not.
+    """
+    of_torch = torch.random.fork_rng
+
+    def fork_rng(*args: Any, **options: Any) -> Any:
+        if options.get("device_type") == "meta":
+            options |= {"devices": [], "device_type": "cuda"}  # the host's state alone
+        return of_torch(*args, **options)
+
+    with mock.patch.object(torch.random, "fork_rng", fork_rng):
+        yield
 
 
 @contextmanager

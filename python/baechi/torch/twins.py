@@ -100,7 +100,8 @@ def _storage_of(tensor: torch.Tensor) -> int | None:
 
 
 Hooks = Literal["none", "tolerant", "all"]
-"""Of the user's hooks a twin has none, those that do no harm for as long as they work, or all."""
+"""Of the user's hooks a twin has none, those that do no harm for as long as they work, or all that
+do no harm."""
 
 
 class _Replacing(TorchFunctionMode):
@@ -138,8 +139,8 @@ def twin_of(
     Args:
         model: shares no module with the copy.
         convert: makes the copy's tensors of the model's; None for copies with numbers.
-        hooks: which hooks of the user's the copy has. They are copies; of "all", those that
-            cannot be copied are the user's own.
+        hooks: which hooks of the user's the copy has. They are copies; those that cannot be
+            copied, or whose copies would do harm, are left out.
     """
     memo: dict[int, Any] = {}
     tables: list[tuple[dict[int, Any], dict[int, Any]]] = []
@@ -176,7 +177,7 @@ def _own_hook(hook: Any, memo: dict[int, Any], hooks: Hooks) -> Any:
     try:
         own = copy_of_hook(hook, memo)
     except CannotRunHookError as error:
-        return hook if hooks == "all" else Tolerant(None, str(error))
+        return Tolerant(None, str(error))
     return own if hooks == "all" else Tolerant(own)
 
 
