@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from baechi.torch.outcomes import Candidate
-from baechi.torch.random_moves import random_move
+from baechi.torch.random_moves import random_move, shaken
 from baechi.torch.splits import UnitCosts
 from baechi.torch.tasks import Task
 from baechi.torch.trials import Trials
@@ -25,6 +25,7 @@ __all__ = ["budget_of", "improve"]
 _NUM_STARTS = 4
 _AT_A_TIME = 24
 _FIRST, _LAST = 0.25, 0.15  # shares of all candidates, of the first descents and of the last one
+_FIRST_OF_TIGHT = 0.5  # the same of the first descents where nothing fits yet
 _STEPS_AT_A_TIME = 12  # of a walk
 _WORSE = 0.03  # how much worse a walk may become at its start, in one step
 _LOST = 60  # steps of a walk without a better placement, after which it goes back to the best
@@ -43,12 +44,13 @@ def improve(task: Task, costs: UnitCosts, trials: Trials) -> Candidate:
     if task.num_devices ** len(costs.free) * len(starts) <= budget:
         _judge_all(task, costs, trials, starts)
         return trials.best(1)[0]
+    first = _FIRST if starts[0].fits else _FIRST_OF_TIGHT
     found = [
-        _descend(task, costs, trials, start, _Left(int(budget * _FIRST) // _NUM_STARTS))
+        _descend(task, costs, trials, start, _Left(int(budget * first) // _NUM_STARTS))
         for start in starts
     ]
     best = min(found, key=lambda one: one.rank)
-    left = _Left(int(budget * (1 - _FIRST - _LAST)))
+    left = _Left(int(budget * (1 - first - _LAST)))
     best = _walk(task, costs, trials, _made_to_fit(task, costs, trials, best, left), left)
     return _descend(task, costs, trials, best, _Left(int(budget * _LAST)))
 
@@ -203,13 +205,11 @@ def _made_to_fit(
     """
     rng = random.Random(0)
     while left.count > 0 and not best.fits:
-        devices: Sequence[int] = best.device_of_unit
-        for _ in range(rng.randint(1, 3)):
-            devices = random_move(rng, costs, devices, task.num_devices)
+        devices = shaken(rng, costs, best.device_of_unit, task.num_devices)
         devices = trials.canonical(devices, best.exceptions)
-        shaken = trials.judge(best.origin, devices, best.exceptions)
+        start = trials.judge(best.origin, devices, best.exceptions)
         left.take(1)
-        again = _descend(task, costs, trials, shaken, left)
+        again = _descend(task, costs, trials, start, left)
         best = min(best, again, key=lambda one: one.rank)
     return best
 

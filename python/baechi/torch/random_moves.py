@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from baechi.torch.splits import UnitCosts
 
-__all__ = ["random_move"]
+__all__ = ["random_move", "shaken"]
 
 _LENGTHS = (1, 1, 2, 3, 4, 8)  # of stretches of units in the model's order
+_LONG_LENGTHS = (1, 1, 2, 4, 8, 16)
 # What is moved, as often as it stands here.
 _CHOICES = ("unit",) * 9 + ("part",) * 5 + ("cut",) * 3 + ("stretch",) * 2 + ("exchange",)
 _BESIDE = 0.8  # how often a unit goes to the device of one that it exchanges values with
@@ -43,6 +44,18 @@ def random_move(
     else:
         first = rng.randrange(len(order))
         stretch = order[first : first + rng.choice(_LENGTHS)]
+        _set(devices, stretch, rng.randrange(num_devices))
+    return devices
+
+
+def shaken(
+    rng: random.Random, costs: UnitCosts, device_of_unit: Sequence[int], num_devices: int
+) -> list[int]:
+    """A placement in which a few stretches of units are somewhere else, some of them long."""
+    devices, order = list(device_of_unit), costs.free
+    for _ in range(rng.randint(1, 3)):
+        first = rng.randrange(len(order))
+        stretch = order[first : first + rng.choice(_LONG_LENGTHS)]
         _set(devices, stretch, rng.randrange(num_devices))
     return devices
 
