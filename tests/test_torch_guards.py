@@ -147,7 +147,7 @@ def test_what_forward_reads_is_noticed_by_name(name: str, state: tuple[Model, Mo
         (lambda m: m.drop.eval(), "modules are in another mode"),
         (
             lambda m: m.b.double(),
-            "a weight has another type or device, or is frozen or not as before",
+            "a weight has another type or device, or was frozen or unfrozen",
         ),
         (
             lambda m: setattr(m.b, "weight", nn.Parameter(torch.ones(2, 1))),

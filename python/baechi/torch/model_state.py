@@ -52,7 +52,7 @@ class ModelState:
             return "modules are in another mode"
         weights = self._read_weights()
         if self._kinds != _kinds(weights):
-            return "a weight has another type or device, or is frozen or not as before"
+            return "a weight has another type or device, or was frozen or unfrozen"
         if not all(map(operator.is_, self._weights, weights)):
             if self._shapes != _shapes(weights):
                 return "a weight has another shape"
